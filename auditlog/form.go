@@ -17,14 +17,17 @@ import (
 
 // form is how the values of one type stand in JSON.
 type form struct {
-	// append writes an addressable value.
-	append func(dst []byte, v reflect.Value) []byte
+	// writer returns the writer of an addressable value.
+	writer func(v reflect.Value) writer
 	// read sets v from valid JSON.
 	read func(v reflect.Value, raw []byte) error
 	// required is set where null is an error. Elsewhere null stands for the zero value,
 	// and read is not called with it.
 	required bool
 }
+
+// writer appends the value that a variable has at the time.
+type writer func(dst []byte) []byte
 
 // formOf returns the form of a type. It panics if there is none.
 func formOf(t reflect.Type) form {
@@ -44,15 +47,15 @@ func formOf(t reflect.Type) form {
 	}
 	switch t.Kind() { //nolint:exhaustive // the kinds that events have
 	case reflect.String:
-		return form{append: appendString, read: readString}
+		return form{writer: stringWriter, read: readString}
 	case reflect.Int, reflect.Int64:
-		return form{append: appendInt, read: readInt}
+		return form{writer: intWriter, read: readInt}
 	case reflect.Uint64:
-		return form{append: appendUint, read: readUint}
+		return form{writer: uintWriter, read: readUint}
 	case reflect.Bool:
-		return form{append: appendBool, read: readBool}
+		return form{writer: boolWriter, read: readBool}
 	case reflect.Float64:
-		return form{append: appendFloat, read: readFloat}
+		return form{writer: floatWriter, read: readFloat}
 	case reflect.Pointer:
 		if t.Elem().Kind() == reflect.Struct {
 			return objectPointerForm(t.Elem())
@@ -70,7 +73,10 @@ func formOf(t reflect.Type) form {
 // formBy is the form of T by functions that know its type.
 func formBy[T any](write func(dst []byte, value T) []byte, read func(raw []byte) (T, error)) form {
 	return form{
-		append: func(dst []byte, v reflect.Value) []byte { return write(dst, *v.Addr().Interface().(*T)) },
+		writer: func(v reflect.Value) writer {
+			value := v.Addr().Interface().(*T)
+			return func(dst []byte) []byte { return write(dst, *value) }
+		},
 		read: func(v reflect.Value, raw []byte) (err error) {
 			*v.Addr().Interface().(*T), err = read(raw)
 			return err
@@ -81,7 +87,7 @@ func formBy[T any](write func(dst []byte, value T) []byte, read func(raw []byte)
 // objectForm is the form of a struct.
 func objectForm(t reflect.Type) form {
 	l := layoutOf(t)
-	return form{append: l.appendObject, read: func(v reflect.Value, raw []byte) error {
+	return form{writer: l.objectWriter, read: func(v reflect.Value, raw []byte) error {
 		_, err := l.read(v, raw)
 		return err
 	}}
@@ -90,11 +96,16 @@ func objectForm(t reflect.Type) form {
 // pointerForm writes nil as null.
 func pointerForm(f form, elem reflect.Type) form {
 	return form{
-		append: func(dst []byte, v reflect.Value) []byte {
-			if v.IsNil() {
-				return append(dst, "null"...)
+		writer: func(v reflect.Value) writer {
+			target := reflect.New(elem).Elem()
+			write := f.writer(target)
+			return func(dst []byte) []byte {
+				if v.IsNil() {
+					return append(dst, "null"...)
+				}
+				target.Set(v.Elem())
+				return write(dst)
 			}
-			return f.append(dst, v.Elem())
 		},
 		read: func(v reflect.Value, raw []byte) error {
 			v.Set(reflect.New(elem))
@@ -107,7 +118,7 @@ func pointerForm(f form, elem reflect.Type) form {
 // or unknown: a usage without a reported number is no usage.
 func objectPointerForm(t reflect.Type) form {
 	l := layoutOf(t)
-	f := pointerForm(form{append: l.appendObject}, t)
+	f := pointerForm(form{writer: l.objectWriter}, t)
 	f.read = func(v reflect.Value, raw []byte) error {
 		p := reflect.New(t)
 		found, err := l.read(p.Elem(), raw)
@@ -122,15 +133,20 @@ func objectPointerForm(t reflect.Type) form {
 // sliceForm writes nil like an empty slice, and reads an empty array as nil.
 func sliceForm(f form, elem reflect.Type) form {
 	return form{
-		append: func(dst []byte, v reflect.Value) []byte {
-			dst = append(dst, '[')
-			for i := range v.Len() {
-				if i > 0 {
-					dst = append(dst, ',')
+		writer: func(v reflect.Value) writer {
+			element := reflect.New(elem).Elem()
+			write := f.writer(element)
+			return func(dst []byte) []byte {
+				dst = append(dst, '[')
+				for i := range v.Len() {
+					if i > 0 {
+						dst = append(dst, ',')
+					}
+					element.Set(v.Index(i))
+					dst = write(dst)
 				}
-				dst = f.append(dst, v.Index(i))
+				return append(dst, ']')
 			}
-			return append(dst, ']')
 		},
 		read: func(v reflect.Value, raw []byte) error {
 			if raw[0] != '[' {
@@ -150,20 +166,30 @@ func sliceForm(f form, elem reflect.Type) form {
 	}
 }
 
-// isZero reports whether a field has the value that its zero rule is about: of a slice,
-// that it is empty.
-func isZero(v reflect.Value) bool {
-	if v.Kind() == reflect.Slice {
-		return v.Len() == 0
+// zeroTest returns a function that reports whether v, which is addressable, has the value
+// that its zero rule is about: of a slice, that it is empty.
+func zeroTest(v reflect.Value) func() bool {
+	switch {
+	case v.Kind() == reflect.Slice:
+		return func() bool { return v.Len() == 0 }
+	case v.Kind() == reflect.String:
+		text := textAt(v)
+		return func() bool { return *text == "" }
+	case v.Type() == reflect.TypeFor[time.Time]():
+		instant := v.Addr().Interface().(*time.Time)
+		return func() bool { return instant.IsZero() } // in any zone
 	}
-	if v.Type() == reflect.TypeFor[time.Time]() {
-		return v.Addr().Interface().(*time.Time).IsZero() // in any zone
-	}
-	return v.IsZero()
+	return v.IsZero
 }
 
-func appendString(dst []byte, v reflect.Value) []byte {
-	return jsonbytes.AppendEscaped(dst, v.String())
+// textAt returns the address of a string of any type.
+func textAt(v reflect.Value) *string {
+	return v.Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string)
+}
+
+func stringWriter(v reflect.Value) writer {
+	text := textAt(v)
+	return func(dst []byte) []byte { return jsonbytes.AppendEscaped(dst, *text) }
 }
 
 func readString(v reflect.Value, raw []byte) error {
@@ -174,7 +200,9 @@ func readString(v reflect.Value, raw []byte) error {
 	return nil
 }
 
-func appendInt(dst []byte, v reflect.Value) []byte { return strconv.AppendInt(dst, v.Int(), 10) }
+func intWriter(v reflect.Value) writer {
+	return func(dst []byte) []byte { return strconv.AppendInt(dst, v.Int(), 10) }
+}
 
 func readInt(v reflect.Value, raw []byte) error {
 	n, err := strconv.ParseInt(string(raw), 10, v.Type().Bits())
@@ -185,7 +213,9 @@ func readInt(v reflect.Value, raw []byte) error {
 	return nil
 }
 
-func appendUint(dst []byte, v reflect.Value) []byte { return strconv.AppendUint(dst, v.Uint(), 10) }
+func uintWriter(v reflect.Value) writer {
+	return func(dst []byte) []byte { return strconv.AppendUint(dst, v.Uint(), 10) }
+}
 
 func readUint(v reflect.Value, raw []byte) error {
 	n, err := strconv.ParseUint(string(raw), 10, 64)
@@ -196,7 +226,9 @@ func readUint(v reflect.Value, raw []byte) error {
 	return nil
 }
 
-func appendBool(dst []byte, v reflect.Value) []byte { return strconv.AppendBool(dst, v.Bool()) }
+func boolWriter(v reflect.Value) writer {
+	return func(dst []byte) []byte { return strconv.AppendBool(dst, v.Bool()) }
+}
 
 func readBool(v reflect.Value, raw []byte) error {
 	if raw[0] != 't' && raw[0] != 'f' {
@@ -206,10 +238,13 @@ func readBool(v reflect.Value, raw []byte) error {
 	return nil
 }
 
+func floatWriter(v reflect.Value) writer {
+	return func(dst []byte) []byte { return appendFloat(dst, v.Float()) }
+}
+
 // appendFloat writes the fewest digits that give the number again, with an exponent where
 // encoding/json writes one: 0.00042, 1e-7. What JSON has no number for is null.
-func appendFloat(dst []byte, v reflect.Value) []byte {
-	f := v.Float()
+func appendFloat(dst []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(dst, "null"...)
 	}
@@ -270,11 +305,11 @@ func appendInstant(dst []byte, t time.Time) []byte {
 	dst = append(dst, '"')
 	dst = t.UTC().AppendFormat(dst, time.RFC3339)
 	dst[len(dst)-1] = '.' // was Z
-	ns := t.Nanosecond()
-	for unit := 100_000_000; unit > 0; unit /= 10 {
-		dst = append(dst, byte('0'+ns/unit%10))
+	dst = append(dst, `000000000Z"`...)
+	for i, ns := len(dst)-3, t.Nanosecond(); ns > 0; i, ns = i-1, ns/10 {
+		dst[i] += byte(ns % 10)
 	}
-	return append(dst, `Z"`...)
+	return dst
 }
 
 // readInstant reads a time in any zone.

@@ -3,7 +3,6 @@ package auditlog
 import (
 	"encoding/json"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +62,7 @@ func TestNumbersAreThoseOfEncodingJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := appendFloat(nil, reflect.ValueOf(f)); string(got) != string(want) {
+		if got := appendFloat(nil, f); string(got) != string(want) {
 			t.Fatalf("got %s, want %s", got, want)
 		}
 	})

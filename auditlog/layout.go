@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
@@ -24,8 +25,10 @@ import (
 // The package encoding/json can't write the events: it removes the white space of a body,
 // which would no longer match its hash, and it cannot write an empty string as null.
 type layout struct {
+	of      reflect.Type
 	members []member
 	byName  map[string]*member
+	desks   sync.Pool // of *desk
 }
 
 // member is one tagged field.
@@ -33,6 +36,7 @@ type member struct {
 	name    string
 	opening string // the name as it is written, with the comma before it: `,"owner":`
 	path    []int  // the indexes of the fields that lead to it: one, or more where it is inline
+	inline  bool   // a pointer is on the way
 	zero    zeroRule
 	form
 }
@@ -57,8 +61,9 @@ var (
 // layoutOf returns the layout of a struct type. It panics if a field has no tag, or a
 // type that has no form.
 func layoutOf(t reflect.Type) *layout {
-	l := &layout{byName: make(map[string]*member)}
-	l.add(t, nil)
+	l := &layout{of: t, byName: make(map[string]*member)}
+	l.desks.New = func() any { return l.newDesk() }
+	l.add(t, nil, false)
 	for i := range l.members {
 		l.byName[l.members[i].name] = &l.members[i]
 	}
@@ -66,21 +71,21 @@ func layoutOf(t reflect.Type) *layout {
 }
 
 // add adds the fields of t, which path leads to.
-func (l *layout) add(t reflect.Type, path []int) {
+func (l *layout) add(t reflect.Type, path []int, inline bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, option, _ := strings.Cut(f.Tag.Get("event"), ",")
 		here := append(slices.Clip(path), i)
 		switch {
 		case f.Anonymous:
-			l.add(f.Type, here)
+			l.add(f.Type, here, inline)
 		case option == "inline":
-			l.add(f.Type.Elem(), here)
+			l.add(f.Type.Elem(), here, true)
 		case name == "" || !slices.Contains([]zeroRule{zeroWritten, zeroNull, zeroOmitted}, zeroRule(option)):
 			panic(fmt.Sprintf("auditlog: %v.%s: tag %q", t, f.Name, f.Tag))
 		default:
 			opening := `,"` + name + `":`
-			l.members = append(l.members, member{name, opening, here, zeroRule(option), formOf(f.Type)})
+			l.members = append(l.members, member{name, opening, here, inline, zeroRule(option), formOf(f.Type)})
 		}
 	}
 }
@@ -117,44 +122,104 @@ func (m *member) settable(v reflect.Value) reflect.Value {
 	return v
 }
 
+// desk is a struct with a writer for each of its members. An event is copied to a desk to
+// be written, so its fields are looked up by reflection when the desk is made, and not for
+// each event, which would take as long as all the rest.
+type desk struct {
+	event   reflect.Value
+	members []memberWriter
+}
+
+func (l *layout) newDesk() *desk {
+	event := reflect.New(l.of).Elem()
+	return &desk{event, l.writers(event)}
+}
+
+// memberWriter writes a member of one struct.
+type memberWriter struct {
+	opening string
+	zero    zeroRule
+	isZero  func() bool // nil with zeroWritten
+	write   writer
+}
+
+// writers returns the writers of the members of v.
+func (l *layout) writers(v reflect.Value) []memberWriter {
+	writers := make([]memberWriter, 0, len(l.members))
+	for i := range l.members {
+		m := &l.members[i]
+		w := memberWriter{opening: m.opening, zero: m.zero}
+		if m.inline {
+			w.isZero, w.write = m.lookedUp(v)
+		} else {
+			w.isZero, w.write = zeroTest(m.field(v)), m.writer(m.field(v))
+		}
+		if m.zero == zeroWritten {
+			w.isZero = nil
+		}
+		writers = append(writers, w)
+	}
+	return writers
+}
+
+// lookedUp is the writer of a field that is looked up each time, since it is behind a
+// pointer.
+func (m *member) lookedUp(v reflect.Value) (isZero func() bool, write writer) {
+	isZero = func() bool {
+		f := m.field(v)
+		return !f.IsValid() || zeroTest(f)()
+	}
+	return isZero, func(dst []byte) []byte {
+		f := m.field(v)
+		if !f.IsValid() {
+			return append(dst, "null"...)
+		}
+		return m.writer(f)(dst)
+	}
+}
+
 // appendEvent appends an event of this layout, a pointer to a struct, with the two
 // members that every event begins with.
 func (l *layout) appendEvent(dst []byte, kind Kind, event any) []byte {
+	d := l.desks.Get().(*desk)
+	d.event.Set(reflect.ValueOf(event).Elem())
 	dst = append(dst, `{"schema_version":`...)
 	dst = strconv.AppendInt(dst, SchemaVersion, 10)
 	dst = append(append(append(dst, `,"event":"`...), kind...), '"')
-	return append(l.appendMembers(dst, reflect.ValueOf(event).Elem()), '}')
+	dst = append(appendMembers(dst, d.members), '}')
+	d.event.SetZero() // keeps no body from being freed
+	l.desks.Put(d)
+	return dst
 }
 
-// appendMembers appends the members of v, each with a comma before it.
-func (l *layout) appendMembers(dst []byte, v reflect.Value) []byte {
-	for i := range l.members {
-		m := &l.members[i]
-		f := m.field(v)
-		null := !f.IsValid()
-		if m.zero != zeroWritten && (null || isZero(f)) {
-			if m.zero == zeroOmitted {
-				continue
-			}
-			null = true
+// appendMembers appends members, each with a comma before it.
+func appendMembers(dst []byte, members []memberWriter) []byte {
+	for i := range members {
+		m := &members[i]
+		null := m.isZero != nil && m.isZero()
+		if null && m.zero == zeroOmitted {
+			continue
 		}
 		dst = append(dst, m.opening...)
 		if null {
 			dst = append(dst, "null"...)
 		} else {
-			dst = m.append(dst, f)
+			dst = m.write(dst)
 		}
 	}
 	return dst
 }
 
-// appendObject appends v as an object. At least one of its members is always written, and
-// the comma before the first one gives its place to the brace.
-func (l *layout) appendObject(dst []byte, v reflect.Value) []byte {
-	start := len(dst)
-	dst = l.appendMembers(dst, v)
-	dst[start] = '{'
-	return append(dst, '}')
+// objectWriter returns the writer of v as an object. At least one of its members is always
+// written, and the comma before the first one gives its place to the brace.
+func (l *layout) objectWriter(v reflect.Value) writer {
+	members := l.writers(v)
+	return func(dst []byte) []byte {
+		start := len(dst)
+		dst = appendMembers(dst, members)
+		dst[start] = '{'
+		return append(dst, '}')
+	}
 }
 
 // read sets the fields of v from an object, which is valid JSON, and reports whether any
