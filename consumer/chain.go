@@ -47,29 +47,37 @@ const (
 // chainer computes the chain. Its buffers are used again, so it is not safe for concurrent
 // use. The zero value is ready.
 type chainer struct {
-	names         []string
+	headers       []chainedHeader // of the last message, in the order of their names
 	head, content []byte
+}
+
+// chainedHeader is a header of a message.
+type chainedHeader struct {
+	name    string
+	values  []string
+	leftOut bool // it is no part of the chain
+	head    bool // see [inHead]
 }
 
 // next returns the value of a message that follows one with the value before. The message
 // must have all its headers by then, and body is the hash of its body or of the object
 // that holds it.
 func (c *chainer) next(before chainValue, kind string, h nats.Header, body [sha256.Size]byte) chainValue {
-	c.names = c.names[:0]
-	for name := range h {
-		if name != streams.HeaderChain && !streams.ForServer(name) {
-			c.names = append(c.names, name)
-		}
+	if !c.sameNames(h) {
+		c.list(h)
 	}
-	slices.Sort(c.names)
 	c.head, c.content = append(c.head[:0], kind...), c.content[:0]
-	for _, name := range c.names {
+	for i := range c.headers {
+		header := &c.headers[i]
 		to := &c.content
-		if inHead(name) {
+		switch {
+		case header.leftOut:
+			continue
+		case header.head:
 			to = &c.head
 		}
-		for _, value := range h[name] {
-			*to = append(append(append(append(*to, name...), ": "...), storedValue(value)...), '\n')
+		for _, value := range header.values {
+			*to = append(append(append(append(*to, header.name...), ": "...), storedValue(value)...), '\n')
 		}
 	}
 	c.content = append(hex.AppendEncode(append(c.content, '\n'), body[:]), '\n')
@@ -79,6 +87,32 @@ func (c *chainer) next(before chainValue, kind string, h nats.Header, body [sha2
 	copy(all[sha256.Size:], head[:])
 	copy(all[2*sha256.Size:], content[:])
 	return sha256.Sum256(all[:])
+}
+
+// sameNames reports whether a message has headers of the names of the last one, as almost
+// all results have, and takes their values then.
+func (c *chainer) sameNames(h nats.Header) bool {
+	if len(h) != len(c.headers) {
+		return false
+	}
+	for i := range c.headers {
+		values, ok := h[c.headers[i].name]
+		if !ok {
+			return false
+		}
+		c.headers[i].values = values
+	}
+	return true
+}
+
+// list takes the headers of a message.
+func (c *chainer) list(h nats.Header) {
+	c.headers = c.headers[:0]
+	for name, values := range h {
+		leftOut := name == streams.HeaderChain || streams.ForServer(name)
+		c.headers = append(c.headers, chainedHeader{name, values, leftOut, inHead(name)})
+	}
+	slices.SortFunc(c.headers, func(a, b chainedHeader) int { return strings.Compare(a.name, b.name) })
 }
 
 // inHead reports whether a header stays when the message's content is erased: those that
@@ -95,7 +129,7 @@ func inHead(name string) bool {
 // storedValue is the value of a header as the client library writes it.
 func storedValue(value string) string {
 	value = textproto.TrimString(value)
-	if strings.ContainsAny(value, "\r\n") {
+	if strings.IndexByte(value, '\r') >= 0 || strings.IndexByte(value, '\n') >= 0 {
 		value = strings.NewReplacer("\r", " ", "\n", " ").Replace(value)
 	}
 	return value

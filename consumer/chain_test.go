@@ -56,6 +56,16 @@ func TestTheChainHasTheVectorsThatVerifyChecks(t *testing.T) {
 	}
 }
 
+// The names of one message's headers are no names of the next.
+func TestTheChainIsOfTheHeadersOfEachMessage(t *testing.T) {
+	var c chainer
+	for _, h := range []nats.Header{{"A": {"1"}, "B": {"2"}}, {"A": {"1"}, "C": {"2"}}, {"C": {"3"}}, {"A": nil, "C": {"3"}}, {"A": {"4"}, "C": {"3"}}} {
+		if got, want := c.next(chainValue{}, chainedResult, h, [32]byte{}), new(chainer).next(chainValue{}, chainedResult, h, [32]byte{}); got != want {
+			t.Errorf("%v: chain %s, want %s", h, got.String(), want.String())
+		}
+	}
+}
+
 // The chain costs a result one string.
 func TestTheChainOfAResultCostsOneAllocation(t *testing.T) {
 	row := aheadRow(70_000, 12)
