@@ -68,6 +68,9 @@ type Recorder struct {
 	id      string       // what the ids of its groups begin with
 	runs    atomic.Int64 // run events so far
 	records records
+	// bytesMax is how large an event may be, as of the last look at the connection. The
+	// connection's own lock is held while it writes, for which no event should wait.
+	bytesMax atomic.Int64
 
 	// answering guards stored, which lists the events that the present answer reports as
 	// stored. While one connection takes the place of another, answers may come by both,
@@ -108,6 +111,7 @@ func New(nc *nats.Conn, cfg Config) *Recorder {
 		trouble:  trouble{log: cfg.Logger},
 	}
 	r.room.freed.L = &r.mu
+	r.lookAtMax()
 	r.queue.pace.wake = r.gathered
 	return r
 }
@@ -139,6 +143,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			return nil
 		case now := <-tick:
 			r.mu.Lock()
+			r.lookAtMax()
 			r.reconnected(now)
 			r.overdue(now)
 			r.flush(now)
@@ -160,6 +165,7 @@ func (r *Recorder) Use(nc *nats.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.link.use(nc, r.answered, time.Now())
+	r.lookAtMax()
 }
 
 // Hurry makes RecordCall return without waiting for room, from now on and where it waits
@@ -268,10 +274,7 @@ func (r *Recorder) publish(event auditlog.Event, body encoder, id string, stored
 	if c := event.Call; c != nil && len(c.Rows) > 0 {
 		rec.rows = fmt.Sprintf("%d-%d", slices.Min(c.Rows), slices.Max(c.Rows))
 	}
-	r.mu.Lock()
-	bytesMax := r.link.bytesMax()
-	r.mu.Unlock()
-	rec.data = body.AppendJSON(rec.data, r.cfg.Payloads, bytesMax)
+	rec.data = body.AppendJSON(rec.data, r.cfg.Payloads, int(r.bytesMax.Load()))
 	hash = sha256.Sum256(rec.data)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -75,26 +75,34 @@ func (r *Recorder) send(rec *record, now time.Time) {
 	}
 	rec.sending(now)
 	r.inFlight.single[rec.number] = rec
-	r.fit(rec)
+	r.fit(rec, r.lookAtMax())
 	if err := r.link.post(rec); err != nil {
 		rec.refuse(now)
 		r.complain(rec, err.Error(), now)
 	}
 }
 
+// lookAtMax returns how large an event may be now, and notes it for the next ones.
+func (r *Recorder) lookAtMax() (bytes int) {
+	bytes = r.link.bytesMax()
+	r.bytesMax.Store(int64(bytes))
+	return bytes
+}
+
 // fit cuts an event to the size that the server takes now.
-func (r *Recorder) fit(rec *record) {
-	if by := rec.cut(r.link.bytesMax()); rec.limited() {
+func (r *Recorder) fit(rec *record, bytesMax int) {
+	if by := rec.cut(bytesMax); rec.limited() {
 		r.room.bytes -= by
 	}
 }
 
 // sendGroup sends the oldest events together: as many as a group may have.
 func (r *Recorder) sendGroup(now time.Time, how way) {
+	bytesMax := r.lookAtMax()
 	bytes, n, most := 0, 0, min(r.queue.len(), r.ways.groupMax(how))
 	for n < most && (n < 2 || bytes < streams.AppendBytesMax) {
 		rec := r.queue.records[n]
-		r.fit(rec)
+		r.fit(rec, bytesMax)
 		bytes += len(rec.data)
 		n++
 	}
