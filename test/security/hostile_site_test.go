@@ -423,8 +423,8 @@ func (s *hostileSite) command(name string, run func(context.Context) error) {
 	}
 }
 
-// runHostile is a whole stage with a take-over in the middle: the first process is killed while rows are open, with a second
-// one standing by or started afterwards.
+// runHostile is a whole stage with a take-over in the middle: the first process is killed while rows are open, with a
+// second one standing by or started afterwards.
 func runHostile(t *testing.T, w way, messages []*message, rng *rand.Rand) tally {
 	t.Helper()
 	s := newHostileSite(t, w)

@@ -52,8 +52,8 @@ func draw(rng *rand.Rand, n int) (messages []*message) {
 	return messages
 }
 
-// FuzzMessage runs a whole stage with one message of any bytes among ordinary rows and one drawn from the seed. A short run
-// has each known message in one of the orders, others in all three.
+// FuzzMessage runs a whole stage with one message of any bytes among ordinary rows and one drawn from the seed. A short
+// run has each known message in one of the orders, others in all three.
 func FuzzMessage(f *testing.F) {
 	for i, m := range known {
 		for w := i % stagetest.Stride(3); w < 3; w += stagetest.Stride(3) {

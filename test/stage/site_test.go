@@ -1,7 +1,7 @@
 // Package stage_test runs whole stages, with the wiring that ships, in virtual time: a real JetStream server inside the
 // process, a scripted LLM over real HTTP on pipes, and app.Run between them. The tests check order, delivery and audit
-// from the streams alone, as a user would. Three of them are simulators, whose processes die at drawn steps: of a stage, of
-// a chain of stages, and of the batch lane against the mock's Batch APIs.
+// from the streams alone, as a user would. Three of them are simulators, whose processes die at drawn steps: of a stage,
+// of a chain of stages, and of the batch lane against the mock's Batch APIs.
 package stage_test
 
 import (
