@@ -221,8 +221,7 @@ func (s *sending) wrote(info httptrace.WroteRequestInfo) {
 // attempt does the HTTP exchange, notes in call how it went, and returns the body as far
 // as it was read.
 func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
-	limit := c.limits.begin(ctx, c.cfg.Timeout, c.timedOut)
-	ctx = limit.Context
+	ctx, limit := c.limits.begin(ctx, c.cfg.Timeout, c.timedOut)
 	s, o := &call.sending, &call.ending
 	defer func() {
 		c.limits.end(limit)

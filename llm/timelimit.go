@@ -19,26 +19,26 @@ type timeLimits struct {
 
 // timeLimit is a child of a context that ends with it, or when its time runs out.
 type timeLimit struct {
-	context.Context
-
+	ctx    context.Context //nolint:containedctx // it goes from attempt to attempt
 	parent context.Context //nolint:containedctx // to compare it with that of the next attempt
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 }
 
-// begin returns a child of ctx for an attempt, which is cancelled for cause once d has passed. It must be passed to end.
-func (l *timeLimits) begin(ctx context.Context, d time.Duration, cause error) *timeLimit {
+// begin returns a child of ctx for an attempt, which is cancelled for cause once d has passed. The limit must be passed
+// to end.
+func (l *timeLimits) begin(ctx context.Context, d time.Duration, cause error) (context.Context, *timeLimit) {
 	if t := l.take(); t != nil {
 		if t.parent == ctx && ctx.Err() == nil {
 			t.timer.Reset(d)
-			return t
+			return t.ctx, t
 		}
 		t.cancel(nil)
 	}
 	t := &timeLimit{parent: ctx}
-	t.Context, t.cancel = context.WithCancelCause(ctx)
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.timer = time.AfterFunc(d, func() { t.cancel(cause) })
-	return t
+	return t.ctx, t
 }
 
 func (l *timeLimits) take() *timeLimit {
