@@ -47,7 +47,7 @@ func (l *Ledger) Spent() float64 {
 // the model that was requested or, if that has none, the price of the model that
 // answered; for a batch it uses the batch price. Without a price the cost stays unknown.
 func (l *Ledger) Price(c *auditlog.Call, answered string) {
-	if c.Usage == nil || c.Usage.CostUSD != nil {
+	if c.Usage == nil || c.Usage.CostUSD != nil || len(l.prices) == 0 {
 		return
 	}
 	look := l.prices.Lookup
