@@ -227,7 +227,7 @@ func (w wordy) Start(row *consumer.Row) {
 }
 
 func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	withBench(t, func(_ *testing.T, b *bench) {
 		b.load(30)
 		r := b.start("run", wordy{func(seq uint64) int { return int(seq%3) * 600_000 }}) // every third is above 1 MiB
 		r.stopAfter(b, 30)

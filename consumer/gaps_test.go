@@ -85,7 +85,7 @@ func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
 }
 
 func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	withBench(t, func(_ *testing.T, b *bench) {
 		b.load(200)
 		b.deleteRows(1, 2, 50, 51, 52, 120)
 		r := b.start("run", quick())

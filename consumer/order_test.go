@@ -172,7 +172,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 
 func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
 	for _, order := range append(otherOrders, streams.OrderStream) {
-		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+		runWithBench(t, string(order), func(_ *testing.T, b *bench) {
 			b.loadKeys(300, 20)
 			exec := &sleeper{latency: func(seq uint64) time.Duration {
 				if seq%37 == 0 {

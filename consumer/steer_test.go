@@ -168,7 +168,7 @@ func TestAHeldPartitionStartsNoRow(t *testing.T) {
 			r.Pause(true)
 			time.Sleep(1500 * time.Millisecond)
 			made, stored := exec.made(), b.stored("RESULTS", streams.ResultSubject("results", "stage", 0))
-			if made != int(stored) || made == 0 || made == 20 { //nolint:gosec // a few
+			if made != stored || made == 0 || made == 20 {
 				t.Errorf("a second after it was held: %d calls, %d results, want equally many", made, stored)
 			}
 			b.loadFrom(20+3*i, 3)
