@@ -179,6 +179,37 @@ func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
 }
 
 // The audit holds a call when it has ended: until then the replica that makes it is asked.
+// On a busy machine a replica may take seconds to answer. A program that asks waits for the first of them, and then for the
+// others as long as ever; the page of a replica, which has its own answer, does not.
+func TestAProgramWaitsLongerForTheFirstAnswer(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		l := newLab(t)
+		a := l.serve("a")
+		asker := stagetest.Join(t, l.srv)
+		answer := Ask(t.Context(), asker, "s", nil).answers[0]
+		a.stop()
+		for _, after := range []time.Duration{time.Second, time.Second + GatherFor/2, time.Second + 2*GatherFor} {
+			_, err := stagetest.Join(t, l.srv).Subscribe(Subject("s"), func(m *nats.Msg) {
+				time.Sleep(after)
+				_ = m.Respond(answer)
+			})
+			stagetest.Must(t, err)
+		}
+		time.Sleep(10 * time.Millisecond) // in the bubble: they are subscribed then
+		if g := Ask(t.Context(), asker, "s", nil); len(g.answers) != 2 {
+			t.Errorf("a program got %d answers, want those after 1 s and 1.15 s", len(g.answers))
+		}
+		if g := Ask(t.Context(), asker, "s", new(Summary)); len(g.answers) != 0 {
+			t.Errorf("a replica got %d answers within %v, want none", len(g.answers), GatherFor)
+		}
+		began := time.Now()
+		if g := Ask(t.Context(), asker, "nobody", nil); len(g.answers) != 0 || time.Since(began) > GatherFor {
+			t.Errorf("where nobody listens it took %v", time.Since(began))
+		}
+		time.Sleep(10 * time.Second) // until the last of them has answered
+	})
+}
+
 func TestTheCallsInFlightOfARowAreThoseOfAllReplicas(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)

@@ -24,9 +24,10 @@ type Gathered struct {
 	Problem string
 }
 
-// Ask asks all replicas of a stage, and waits for their answers for [GatherFor]; own is
-// that of the one that asks, nil: it is none of them. It sends one message. It ends early
-// with ctx.
+// Ask asks all replicas of a stage, and waits for their answers for [GatherFor]. own is
+// that of the replica that asks; nil stands for another program, which waits until
+// [FirstWithin] for a first answer, and then for the others. It sends one message. It ends
+// early with ctx.
 func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathered {
 	return ask(ctx, nc, stage, own, nil)
 }
@@ -88,15 +89,23 @@ func ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary, questio
 	}
 	over := time.NewTimer(GatherFor)
 	defer over.Stop()
-	for len(g.answers) < Most {
+	for late := false; len(g.answers) < Most; {
 		select {
 		case m := <-answers:
 			if noResponders(m) {
 				return g
 			}
-			g.answers = append(g.answers, m.Data)
+			if g.answers = append(g.answers, m.Data); late {
+				late = false
+				over.Reset(GatherFor)
+			}
 			continue
 		case <-over.C:
+			if len(g.answers) == 0 && !late && own == nil && whyDenied(nc, Subject(stage), inbox) == "" {
+				late = true
+				over.Reset(FirstWithin - GatherFor)
+				continue
+			}
 		case <-ctx.Done():
 		}
 		break
@@ -131,6 +140,6 @@ func (w *Whole) Nobody(subject string) error {
 	if w.Problem != "" {
 		return fmt.Errorf("%w of stage %q: %s", errNobody, w.Stage, w.Problem)
 	}
-	return fmt.Errorf("%w of stage %q on %s within %v: is one running, with this STAGE_NAME, on this server and account, of a version that "+
-		"answers; and may its NATS user, and this one, use the subject", errNobody, w.Stage, subject, GatherFor)
+	return fmt.Errorf("%w of stage %q on %s: is one running, with this STAGE_NAME, on this server and account, of a version that "+
+		"answers; and may its NATS user, and this one, use the subject", errNobody, w.Stage, subject)
 }

@@ -30,6 +30,10 @@ const (
 	Format = 1
 	// GatherFor is how long answers are waited for.
 	GatherFor = 300 * time.Millisecond
+	// FirstWithin is how long a program that is no replica waits for the first answer: on
+	// a busy machine a replica may need seconds, and "no replica answers" would be wrong.
+	// Where nobody listens, the server says so at once.
+	FirstWithin = 3 * time.Second
 	// MissingFor is how long a replica that answers no more is shown.
 	MissingFor = time.Minute
 	// Most replicas of a stage are shown, and remembered.
