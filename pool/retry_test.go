@@ -24,7 +24,8 @@ func TestTheClassOfAVerdictDecidesHowAJobEnds(t *testing.T) {
 		attempts, retries int
 	}{
 		{
-			"capacity errors are no attempts", pool.Config{Retry: pool.RetryConfig{MaxAttempts: 2, BackoffFactor: 1}},
+			"capacity errors are no attempts",
+			pool.Config{Retry: pool.RetryConfig{MaxAttempts: 2, BackoffFactor: 1}},
 			slices.Concat(fifty, []pool.Verdict{reset}, fifty), ok, 2, 100,
 		},
 		{"transient errors are bounded", pool.Config{}, []pool.Verdict{reset, reset, reset}, reset, 3, 0},

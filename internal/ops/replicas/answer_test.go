@@ -179,8 +179,8 @@ func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
 }
 
 // The audit holds a call when it has ended: until then the replica that makes it is asked.
-// On a busy machine a replica may take seconds to answer. A program that asks waits for the first of them, and then for the
-// others as long as ever; the page of a replica, which has its own answer, does not.
+// On a busy machine a replica may take seconds to answer. A program that asks waits for the first of them, and then for
+// the others as long as ever; the page of a replica, which has its own answer, does not.
 func TestAProgramWaitsLongerForTheFirstAnswer(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
