@@ -94,7 +94,7 @@ func some[T any](element *rapid.Generator[T]) *rapid.Generator[[]T] {
 	return rapid.OneOf(rapid.Just[[]T](nil), rapid.SliceOfN(element, 1, 3))
 }
 
-// types returns generators by what they draw.
+// types returns a map of the generators. The key of each is the type of the values that it draws.
 func types(generators ...interface{ AsAny() *rapid.Generator[any] }) map[reflect.Type]*rapid.Generator[any] {
 	of := make(map[reflect.Type]*rapid.Generator[any])
 	for _, g := range generators {

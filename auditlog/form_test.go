@@ -77,7 +77,8 @@ func TestACostThatIsNoNumberIsUnknown(t *testing.T) {
 	}
 }
 
-// A [sync.Pool] drops what is in it now and then, all the more under the race detector: the least of some tries counts.
+// A [sync.Pool] drops some of its content now and then, and more often under the race detector. So the least of several
+// tries counts.
 func TestCallsAndRowsAreEncodedWithoutAllocation(t *testing.T) {
 	call := *samples()["call_success"].(*Call)
 	text := call

@@ -157,9 +157,9 @@ func (d *dropper) purge(ctx context.Context, r *streams.Dropped, subject string,
 
 // find returns the record of the results that are to go, up to [dropMost] messages behind
 // the last record; nil where there are none. The last message of the log stays, and so do
-// the last result, the results of rows above the low-water mark, and the last claim before
-// what is left, which says whose that is. A result without a chain goes with a later one
-// that has one.
+// the last result, and the results of rows above the low-water mark. The last claim before
+// the remaining results stays too, since it says who has stored them. A result without a
+// chain goes with a later one that has one.
 func (d *dropper) find(ctx context.Context, last *streams.Dropped) (next *streams.Dropped, err error) {
 	l, stream := d.c.results, d.c.cfg.ResultStream
 	before := time.Now().Add(-d.c.cfg.ResultMaxAge)

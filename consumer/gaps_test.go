@@ -97,7 +97,8 @@ func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
 	})
 }
 
-// A row that is deleted while it is held keeps its result, and a purge of the input ends with what is held.
+// A row that is deleted while the stage holds it still gets its result. After a purge of the input the rows that are held
+// get theirs, and the next results are those of rows that are published later.
 func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
 	withBench(t, func(t *testing.T, b *bench) {
 		b.load(300)

@@ -423,7 +423,7 @@ func (b *bench) read(stream, filter string) []jetstream.Msg {
 	}
 }
 
-// stored is the number of messages of a stream on a subject, results that of the results.
+// stored returns the number of messages that a stream has on a subject.
 func (b *bench) stored(stream, subject string) int {
 	b.t.Helper()
 	return stagetest.Stored(b.t, b.js, stream, subject)

@@ -131,8 +131,8 @@ func (b *bench) checkItems(n, elements int) {
 	b.checkAudit(results, func(uint64) int { return elements })
 }
 
-// answerRestOfElements has a replica answer what is left of the rows, and checks how many calls it has made, and how many
-// replies the journal had.
+// answerRestOfElements starts a replica, which answers the remaining rows. It checks how many calls the replica makes, and
+// how many replies it finds in the journal.
 func (b *bench) answerRestOfElements(rows, elements, calls, kept int) {
 	b.t.Helper()
 	exec := newFanner(b, elements, func(simElement) time.Duration { return time.Second })

@@ -23,8 +23,8 @@ func slowHead(seq uint64) time.Duration {
 	return time.Second
 }
 
-// answerRest has a replica answer what is left of n rows, and checks how many it has called, and how many replies the
-// journal had.
+// answerRest starts a replica, which answers those of n rows that have no result yet. It checks how many calls the replica
+// makes, and how many replies it finds in the journal.
 func (b *bench) answerRest(n, calls, kept int) {
 	b.t.Helper()
 	exec := &sleeper{low: time.Second, high: time.Second}

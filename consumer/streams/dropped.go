@@ -23,8 +23,9 @@ type Dropped struct {
 	// result. In stream order Low is Row.
 	Low   uint64 `json:"low_water_mark"`
 	Ahead int    `json:"ahead"`
-	// Results and Claims count what is dropped. Claims before ClaimsBelow are; the one
-	// there is the last before the results that are left.
+	// Results and Claims count the messages that are dropped. All claims before the place
+	// ClaimsBelow are among them. The claim at that place stays: it is the last one before
+	// the remaining results.
 	Results     uint64 `json:"results"`
 	Claims      uint64 `json:"claims"`
 	ClaimsBelow uint64 `json:"claims_below"`
