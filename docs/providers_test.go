@@ -102,7 +102,7 @@ func (e *example) run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// examples finds the examples.
+// examples finds the examples. The block before the first section has the command, and the variables that all have.
 func examples(t *testing.T) []example {
 	t.Helper()
 	text, err := os.ReadFile("providers.md")
@@ -122,7 +122,7 @@ func examples(t *testing.T) []example {
 			e := &examples[len(examples)-1]
 			if m := export.FindStringSubmatch(line); m != nil {
 				e.variables[m[1]] = m[2] + m[3]
-			} else if command, ok := strings.CutPrefix(line, "stage "); ok && e.command == nil {
+			} else if command, ok := strings.CutPrefix(line, "stage "); ok && section == "" {
 				e.command = strings.Fields(command)
 			} else {
 				t.Fatalf("%s: line %q is neither a variable nor a command", section, line)
@@ -134,9 +134,18 @@ func examples(t *testing.T) []example {
 			examples = append(examples, example{section: section, variables: map[string]string{}})
 		}
 	}
-	for _, e := range examples {
-		if e.command == nil {
-			t.Fatalf("%s: the example has no command", e.section)
+	if len(examples) == 0 || examples[0].command == nil {
+		t.Fatal("no command stands before the first section")
+	}
+	common := examples[0]
+	examples = examples[1:]
+	for i := range examples {
+		e := &examples[i]
+		e.command = common.command
+		for name, value := range common.variables {
+			if _, own := e.variables[name]; !own {
+				e.variables[name] = value
+			}
 		}
 	}
 	return examples
