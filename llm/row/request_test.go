@@ -73,6 +73,9 @@ var aliases = []struct{ provider, model, like, except string }{
 	{llm.Vertex, "anthropic/claude", llm.Anthropic, "response_format"},
 }
 
+// nowhere is the place of a member that a provider has no place for.
+const nowhere = "–"
+
 const membersOpen, membersClose = "<!-- members of a request, written by a test -->\n", "<!-- end of the members -->\n"
 
 // TestMembersOfARequestHaveTheirPlaces writes, for each documented member and wire format,
@@ -80,12 +83,22 @@ const membersOpen, membersClose = "<!-- members of a request, written by a test 
 // else: no member is dropped.
 func TestMembersOfARequestHaveTheirPlaces(t *testing.T) {
 	table := "| member | chat completions | responses | Anthropic | Gemini | Bedrock |\n| --- | --- | --- | --- | --- | --- |\n"
+	var chatAlone, refused []string // members that have no place elsewhere, or none at all
 	for _, m := range documented {
 		cells := make([]string, len(wires))
 		for i, w := range wires {
 			cells[i] = placesOf(t, w.provider, m.name, m.value)
 		}
-		table += fmt.Sprintf("| `%s` | %s |\n", m.name, strings.Join(cells, " | "))
+		switch own := "`" + m.name + "`"; {
+		case slices.ContainsFunc(cells[1:], func(cell string) bool { return cell != nowhere }):
+			table += fmt.Sprintf("| %s | %s |\n", own, strings.Join(cells, " | "))
+		case cells[0] == own:
+			chatAlone = append(chatAlone, own)
+		case cells[0] == nowhere:
+			refused = append(refused, own)
+		default:
+			t.Errorf("%s goes to %s of chat completions alone", m.name, cells[0])
+		}
 		for _, a := range aliases {
 			i := slices.IndexFunc(wires, func(w struct{ provider, column string }) bool { return w.provider == a.like })
 			if m.name == "model" { // another format, perhaps
@@ -96,6 +109,9 @@ func TestMembersOfARequestHaveTheirPlaces(t *testing.T) {
 			}
 		}
 	}
+	others := strings.Repeat(" | "+nowhere, len(wires)-1) + " |\n"
+	table += "| " + strings.Join(chatAlone, ", ") + " | the same" + others
+	table += "| " + strings.Join(refused, ", ") + " | " + nowhere + others
 	const path = "../../docs/providers.md"
 	text := must.Value(os.ReadFile(path))(t)
 	before, rest, found := strings.Cut(string(text), membersOpen)
@@ -127,7 +143,7 @@ func placesOf(t *testing.T, provider, name, value string) string {
 		if !ok || failure.Reason != llm.ReasonInvalidRow || !strings.Contains(failure.Error(), name) {
 			t.Errorf("%s at %s: %v, want an invalid row that names it", name, provider, got.err)
 		}
-		return "–"
+		return nowhere
 	}
 	var places []string
 	if got.target != base.target {
