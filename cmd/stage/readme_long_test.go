@@ -35,6 +35,7 @@ var (
 	durations  = regexp.MustCompile(`\b(in|peak delay) [0-9.]+[a-zµ0-9.]*`)
 	whichRow   = regexp.MustCompile(`row [0-9]+ \(sequence [0-9]+\)`)
 	tokens     = regexp.MustCompile(`calls, 0 capacity retries, [0-9]+ tokens`)
+	root       = regexp.MustCompile(`chain [0-9a-f]{64}`)
 )
 
 // TestCommandsOfTheReadmeCanBePasted runs the blocks of shell in README.md as they stand, one after the other in one
@@ -124,11 +125,12 @@ func runScript(t *testing.T, dir string, env []string, script string) {
 	t.Fatalf("%v:\n%s", err, output)
 }
 
-// anyTime replaces what is different each time: durations, and which rows fail, with their tokens. The mock fails each
+// anyTime replaces what is different each time: durations, hashes, and which rows fail, with their tokens. The mock fails each
 // call by its turn, and calls in flight at once reach it in any order.
 func anyTime(output string) string {
 	output = durations.ReplaceAllString(output, "$1 TIME")
 	output = tokens.ReplaceAllString(output, "calls, 0 capacity retries, N tokens")
+	output = root.ReplaceAllString(output, "chain HASH")
 	return whichRow.ReplaceAllString(output, "ROW")
 }
 
