@@ -11,10 +11,11 @@ type BudgetConfig struct {
 // BudgetName is the name of a shared budget. It is empty where there is none.
 type BudgetName string
 
-// budgetPattern matches a name, and the empty text, which is none.
+// budgetPattern matches a name, and also the empty text, which stands for no budget.
 const budgetPattern = `^[a-z0-9-]{0,64}$`
 
-// checkBudgetName returns the problem of a name, or "".
+// checkBudgetName returns the problem of a name, or "". The name becomes a token of a
+// subject, so a dot or a wildcard in it would reach the subjects of other budgets.
 func checkBudgetName(name string) string {
 	if budgetName.MatchString(name) {
 		return ""
@@ -29,13 +30,16 @@ func (n BudgetName) Subjects() string { return BudgetPrefix + string(n) + ".>" }
 // BudgetPrefix starts the subjects of all budgets.
 const BudgetPrefix = "llm-stage.budget."
 
-// check checks that the law can be shared.
+// check reports a throttle whose law can't be shared. The classic law has one delay, and
+// no rate that could be divided among processes.
 func (c *BudgetConfig) check(pool *PoolConfig, found *problems) {
 	if c.Name != "" && pool.Throttle == "classic" && found.none("STAGE_BUDGET") {
-		found.add("STAGE_BUDGET", "the classic throttle cannot be shared: set STAGE_THROTTLE=adaptive, or unset this")
+		found.add("STAGE_BUDGET",
+			"the classic throttle cannot be shared: set STAGE_THROTTLE=adaptive, or unset this")
 	}
 }
 
-// BudgetOfOne is the warning for a process that runs the NATS server by which it shares
-// its budget.
-const BudgetOfOne = "STAGE_BUDGET is shared with nobody, since this process runs its own NATS server: processes share a budget by stage run with STAGE_NATS_URL"
+// BudgetOfOne is the warning for a process that shares a budget over a NATS server of its
+// own. No other process can reach that server, so nobody shares the budget.
+const BudgetOfOne = "STAGE_BUDGET is shared with nobody, since this process runs its own NATS " +
+	"server: processes share a budget by stage run with STAGE_NATS_URL"

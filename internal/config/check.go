@@ -20,7 +20,9 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// check adds every problem of c: first of single fields, then between fields.
+// check adds every problem of c. Single fields come first: a comparison of two fields
+// makes sense only if both are valid, so the checks between fields skip those with a
+// problem.
 func (c *Config) check(need Need, found *problems) {
 	for _, f := range Fields() {
 		if !found.none(f.Variable) {
@@ -48,6 +50,7 @@ func (f *Field) check(c *Config) string {
 	if n, ok := number(v); ok {
 		return f.checkRange(n, f.text(c))
 	}
+
 	text := v.String()
 	switch {
 	case text == "":
@@ -60,8 +63,9 @@ func (f *Field) check(c *Config) string {
 	return ""
 }
 
-// checkRange compares the number n, written as text, with the bounds of the field.
-// Without a lower bound it must be at least 0.
+// checkRange compares the number n, written as text, with the bounds of the field. A
+// field without a lower bound must be at least 0, so that a tag is needed only for
+// stricter ones.
 func (f *Field) checkRange(n float64, text string) string {
 	switch {
 	case math.IsNaN(n) || math.IsInf(n, 0):
@@ -76,8 +80,9 @@ func (f *Field) checkRange(n float64, text string) string {
 	return ""
 }
 
-// number returns the number in v, in the unit of its variable; of a [time.Duration], in
-// nanoseconds.
+// number returns the number in v, in the unit of its variable. For example, it is 50 for
+// STAGE_RECOVERY_STEP_MS=50, but 2e9 for STAGE_RETRY_BASE_DELAY=2s: a [time.Duration]
+// counts in nanoseconds, and its bounds are read as durations, too.
 func number(v reflect.Value) (float64, bool) {
 	switch {
 	case v.Type() == reflect.TypeFor[Milliseconds]():
@@ -91,8 +96,8 @@ func number(v reflect.Value) (float64, bool) {
 	}
 }
 
-// Patterns of names that are part of subjects. The name of a stage is part of its
-// durables, too.
+// Patterns of names that become tokens of subjects. A stage's name is also part of the
+// durables that it creates.
 var (
 	stageName  = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	budgetName = regexp.MustCompile(budgetPattern)
@@ -101,10 +106,12 @@ var (
 // ValidStageName reports whether a stage may have the name.
 func ValidStageName(name string) bool { return stageName.MatchString(name) }
 
-// checkServer checks the stage's name, and the connection to its server.
+// checkServer checks the stage's name and the connection. Without a URL the program runs
+// its own server, which uses no login; then a login is the mistake, not its absence.
 func (c *Config) checkServer(found *problems) {
 	if !ValidStageName(c.Name) {
-		found.add("STAGE_NAME", "%q is not a valid name: use 1 to 32 characters of a-z, 0-9 and -", c.Name)
+		found.add("STAGE_NAME", "%q is not a valid name: use 1 to 32 characters of a-z, 0-9 and -",
+			c.Name)
 	}
 	if len(c.NATS.URL) == 0 && !c.offline && found.none("STAGE_NATS_URL") {
 		c.checkEmbedded(found)
@@ -113,25 +120,30 @@ func (c *Config) checkServer(found *problems) {
 	}
 }
 
-// checkEmbedded checks that nothing is set that only an external server uses. An inbox
-// prefix does no harm.
+// checkEmbedded reports settings that only an external server would use. For example,
+// with a password but without STAGE_NATS_URL the user expects another server than the one
+// that starts. An inbox prefix does no harm, so it is not reported.
 func (c *Config) checkEmbedded(found *problems) {
 	for _, f := range Fields() {
-		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") && f.Variable != "STAGE_NATS_INBOX_PREFIX"
+		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") &&
+			f.Variable != "STAGE_NATS_INBOX_PREFIX"
 		switch {
 		case !external || f.value(c).IsZero() || !found.none(f.Variable):
 		case c.external:
-			found.add(f.Variable, "the embedded server does not use it: set STAGE_NATS_URL too, or unset this")
+			found.add(f.Variable,
+				"the embedded server does not use it: set STAGE_NATS_URL too, or unset this")
 		default:
-			found.add(f.Variable, "this command runs its own server, which does not use it: unset this")
+			found.add(f.Variable,
+				"this command runs its own server, which does not use it: unset this")
 		}
 	}
 }
 
-// checkLogin checks that there is one way to log in, and that it is complete.
+// checkLogin checks that there is at most one way to log in, and that it is complete.
 func (c *Config) checkLogin(found *problems) {
 	var used []string
-	for _, variable := range []string{"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER"} {
+	ways := []string{"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER"}
+	for _, variable := range ways {
 		if !fieldsByVariable()[variable].value(c).IsZero() {
 			used = append(used, variable)
 		}
@@ -146,25 +158,32 @@ func (c *Config) checkLogin(found *problems) {
 		found.add("STAGE_NATS_USER", "a user without a password: set STAGE_NATS_PASSWORD")
 	}
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
-		found.add("STAGE_NATS_TLS_CERT", "certificate and key go together: set both it and STAGE_NATS_TLS_KEY, or neither")
+		found.add("STAGE_NATS_TLS_CERT",
+			"certificate and key go together: set both it and STAGE_NATS_TLS_KEY, or neither")
 	}
+
 	c.checkJetStream(found)
 	if prefix := c.NATS.InboxPrefix; prefix != "" {
 		found.checkSubject("STAGE_NATS_INBOX_PREFIX", prefix, "_INBOX_stage")
 	}
 }
 
-// checkJetStream checks where the API of JetStream is.
+// checkJetStream checks where the API of JetStream is. A domain is one token, and stands
+// for the prefix $JS.<domain>.API, so only one of the two may be set.
 func (c *Config) checkJetStream(found *problems) {
 	domain, prefix := c.NATS.JSDomain, c.NATS.JSPrefix
 	if domain != "" && (strings.Contains(domain, ".") || !validTokens(domain, false)) {
-		found.add("STAGE_NATS_JS_DOMAIN", "%q is not the name of a domain, which has no dots, wildcards or spaces, such as hub", domain)
+		found.add("STAGE_NATS_JS_DOMAIN",
+			"%q is not the name of a domain, which has no dots, wildcards or spaces, such as hub",
+			domain)
 	}
 	if prefix != "" && !validTokens(strings.TrimSuffix(prefix, "."), false) {
-		found.add("STAGE_NATS_JS_PREFIX", "%q is not a subject without wildcards, such as JS.hub.API", prefix)
+		found.add("STAGE_NATS_JS_PREFIX",
+			"%q is not a subject without wildcards, such as JS.hub.API", prefix)
 	}
 	if domain != "" && prefix != "" {
-		found.add("STAGE_NATS_JS_PREFIX", "set together with STAGE_NATS_JS_DOMAIN, which is the prefix $JS.<domain>.API: unset one of them")
+		found.add("STAGE_NATS_JS_PREFIX", "set together with STAGE_NATS_JS_DOMAIN, "+
+			"which is the prefix $JS.<domain>.API: unset one of them")
 	}
 }
 
@@ -176,34 +195,47 @@ func (c *Config) checkDispatch(found *problems) {
 		wrong                     bool
 		remedy                    string
 	}{
-		{"STAGE_MAX_DISPATCH_DELAY_MS", "below", "STAGE_MIN_DISPATCH_DELAY_MS", c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay, "raise this or lower that"},
-		{"STAGE_ORDER_SPAN", "below", "STAGE_WINDOW", !c.Order.OfStream() && c.Order.Span < c.Window.Rows, "raise this or lower that"},
-		{"STAGE_RETRY_MAX_DELAY", "below", "STAGE_RETRY_BASE_DELAY", c.Retry.MaxDelay < c.Retry.BaseDelay, "raise this or lower that"},
-		{"STAGE_BATCH_MAX_PARALLEL", "above", "STAGE_BATCH_PARALLEL_LIMIT", c.Batch.MaxParallel > c.Batch.ParallelLimit, "lower this or raise that"},
-		{"STAGE_STOP_TIMEOUT", "not longer than one attempt,", "STAGE_LLM_TIMEOUT", c.Process.StopTimeout <= c.LLM.Timeout, "raise this or lower that"},
+		{"STAGE_MAX_DISPATCH_DELAY_MS", "below", "STAGE_MIN_DISPATCH_DELAY_MS",
+			c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay, "raise this or lower that"},
+		{"STAGE_ORDER_SPAN", "below", "STAGE_WINDOW",
+			!c.Order.OfStream() && c.Order.Span < c.Window.Rows, "raise this or lower that"},
+		{"STAGE_RETRY_MAX_DELAY", "below", "STAGE_RETRY_BASE_DELAY",
+			c.Retry.MaxDelay < c.Retry.BaseDelay, "raise this or lower that"},
+		{"STAGE_BATCH_MAX_PARALLEL", "above", "STAGE_BATCH_PARALLEL_LIMIT",
+			c.Batch.MaxParallel > c.Batch.ParallelLimit, "lower this or raise that"},
+		{"STAGE_STOP_TIMEOUT", "not longer than one attempt,", "STAGE_LLM_TIMEOUT",
+			c.Process.StopTimeout <= c.LLM.Timeout, "raise this or lower that"},
 	} {
 		if pair.wrong && found.none(pair.variable, pair.other) {
 			fields := fieldsByVariable()
 			found.add(pair.variable, "%s is %s %s, %s: %s",
-				fields[pair.variable].text(c), pair.relation, pair.other, fields[pair.other].text(c), pair.remedy)
+				fields[pair.variable].text(c), pair.relation,
+				pair.other, fields[pair.other].text(c), pair.remedy)
 		}
 	}
+
 	c.Budget.check(&c.Pool, found)
 	c.Order.check(c.Input.PartitionSubject(0), found)
-	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") && c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
-		found.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for ever: give more than 0, or raise STAGE_MIN_DISPATCH_DELAY_MS")
+	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") &&
+		c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
+		found.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for "+
+			"ever: give more than 0, or raise STAGE_MIN_DISPATCH_DELAY_MS")
 	}
 }
 
-// check checks that the rows of the input can have the key.
+// check reports a key that no subject of the input has. For example, subjects of
+// rows.{partition}.customer have three tokens, so subject.4 would be empty for each row:
+// all rows would have the same key, and wait for each other.
 func (c *OrderConfig) check(input string, found *problems) {
-	if c.Mode == streams.OrderKey && c.Key.OutsideOf(input) && found.none("STAGE_ORDER_KEY", "STAGE_INPUT_SUBJECT") {
-		found.add("STAGE_ORDER_KEY", "%s: subjects of %s have %d tokens, give one of them", c.Key, input, 1+strings.Count(input, "."))
+	if c.Mode == streams.OrderKey && c.Key.OutsideOf(input) &&
+		found.none("STAGE_ORDER_KEY", "STAGE_INPUT_SUBJECT") {
+		found.add("STAGE_ORDER_KEY", "%s: subjects of %s have %d tokens, give one of them", c.Key,
+			input, 1+strings.Count(input, "."))
 	}
 }
 
-// extraBodyProblem returns the problem of the extra body, and which variable to use
-// instead.
+// extraBodyProblem returns the problem of the extra body. Where a member has a setting of
+// its own, such as model, the text names that setting.
 func extraBodyProblem(err error) string {
 	e, ok := errors.AsType[*llm.ExtraBodyError](err)
 	if !ok || e.Setting == "" {
@@ -218,6 +250,7 @@ func extraBodyProblem(err error) string {
 }
 
 // checkLLM checks that the first provider and the fallbacks have what calls to them need.
+// It does nothing for commands that make no call: stage load needs no key.
 func (c *Config) checkLLM(need Need, found *problems) {
 	if need != NeedCalls || !found.none("STAGE_LLM_PROVIDER") {
 		return
@@ -227,29 +260,35 @@ func (c *Config) checkLLM(need Need, found *problems) {
 		found.add("STAGE_LLM_MODEL", "give the model of %s to call", c.LLM.Provider)
 	}
 	if first.NeedsKey() && !first.APIKey.IsSet() {
-		found.add("STAGE_LLM_API_KEY", "give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)", c.LLM.Provider)
+		found.add("STAGE_LLM_API_KEY",
+			"give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)",
+			c.LLM.Provider)
 	}
 	if c.LLM.Provider == "azure" && first.BaseURL == "" {
-		found.add("STAGE_LLM_BASE_URL", "azure has no base URL of its own: give that of your resource, such as https://NAME.openai.azure.com")
+		found.add("STAGE_LLM_BASE_URL", "azure has no base URL of its own: "+
+			"give that of your resource, such as https://NAME.openai.azure.com")
 	}
 	if found.none("STAGE_FALLBACKS") {
 		c.checkFallbacks(found)
 	}
 }
 
-// checkFallbacks checks that each fallback has what calls to it need.
+// checkFallbacks checks each fallback by the variables of its own provider. A fallback at
+// the first provider uses that one's address and key, which checkLLM has checked.
 func (c *Config) checkFallbacks(found *problems) {
 	for _, m := range c.Fallback.Models {
 		if m.Provider == c.LLM.Provider {
 			if m.Model == c.LLM.Model {
-				found.add("STAGE_FALLBACKS", "%s:%s is the first model already: remove it", m.Provider, m.Model)
+				found.add("STAGE_FALLBACKS", "%s:%s is the first model already: remove it",
+					m.Provider, m.Model)
 			}
 			continue
 		}
 		own := ProviderVariables(m.Provider)
 		e := c.LLM.Endpoint(m.Provider)
 		if m.Provider == "azure" && e.BaseURL == "" && found.none(own+"_BASE_URL") {
-			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: give that of your resource")
+			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: "+
+				"give that of your resource")
 		}
 		if e.NeedsKey() && !e.APIKey.IsSet() && found.none(own+"_API_KEY") {
 			or := own + "_API_KEY" + FileSuffix
@@ -261,12 +300,14 @@ func (c *Config) checkFallbacks(found *problems) {
 	}
 }
 
-// checkRest checks template, fallbacks, cost and the HTTP address.
+// checkRest checks the prompt, the fan-out, the wait for a fallback, the cost and the
+// HTTP address.
 func (c *Config) checkRest(need Need, found *problems) {
 	c.checkPrompt(need, found)
 	c.Foreach.check(&c.Prompt, found)
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
-		found.add("STAGE_FALLBACK_AFTER", "there is no fallback: set STAGE_FALLBACKS, or unset this")
+		found.add("STAGE_FALLBACK_AFTER",
+			"there is no fallback: set STAGE_FALLBACKS, or unset this")
 	}
 	var models []FallbackModel
 	if need == NeedCalls {
@@ -280,7 +321,9 @@ func (c *Config) checkRest(need Need, found *problems) {
 	}
 }
 
-// checkPrompt checks that there is one source of the prompt, and one of the system prompt.
+// checkPrompt checks that there is exactly one source of the prompt, and at most one of
+// the system prompt. The fan-out needs a source that renders once for each element: the
+// conversation or the request of a row is the same for all its elements.
 func (c *Config) checkPrompt(need Need, found *problems) {
 	var set []string
 	for _, variable := range promptSources {
@@ -290,33 +333,45 @@ func (c *Config) checkPrompt(need Need, found *problems) {
 	}
 	switch {
 	case len(set) > 1:
-		found.add(set[0], "both it and %s are set: unset one of them", strings.Join(set[1:], " and "))
+		found.add(set[0], "both it and %s are set: unset one of them",
+			strings.Join(set[1:], " and "))
 	case need >= NeedPrompt && len(set) == 0:
-		found.add("STAGE_TEMPLATE", "give the template of the prompt, or STAGE_TEMPLATE_FILE with its path; "+
-			"or a conversation, with STAGE_MESSAGES_FILE or STAGE_MESSAGES_FIELD; or the rows' own requests, with STAGE_REQUEST_FIELD")
+		found.add("STAGE_TEMPLATE", "give the template of the prompt, "+
+			"or STAGE_TEMPLATE_FILE with its path; or a conversation, "+
+			"with STAGE_MESSAGES_FILE or STAGE_MESSAGES_FIELD; "+
+			"or the rows' own requests, with STAGE_REQUEST_FIELD")
 	}
+
 	if c.Prompt.SystemPrompt != "" && c.Prompt.SystemFile != "" {
-		found.add("STAGE_SYSTEM_PROMPT", "both it and STAGE_SYSTEM_PROMPT_FILE are set: unset one of them")
+		found.add("STAGE_SYSTEM_PROMPT",
+			"both it and STAGE_SYSTEM_PROMPT_FILE are set: unset one of them")
 	}
+
 	if c.Foreach.Field == "" {
 		return
 	}
 	if c.Prompt.MessagesField != "" {
-		found.add("STAGE_MESSAGES_FIELD", "each element of the array of STAGE_FOREACH would get the same conversation: use STAGE_MESSAGES_FILE, which sees item")
+		found.add("STAGE_MESSAGES_FIELD", "each element of the array of STAGE_FOREACH would get "+
+			"the same conversation: use STAGE_MESSAGES_FILE, which sees item")
 	}
 	if c.Prompt.RequestField != "" {
-		found.add("STAGE_REQUEST_FIELD", "each element of the array of STAGE_FOREACH would make the same request: use STAGE_MESSAGES_FILE, which sees item")
+		found.add("STAGE_REQUEST_FIELD", "each element of the array of STAGE_FOREACH would make "+
+			"the same request: use STAGE_MESSAGES_FILE, which sees item")
 	}
 }
 
-// check checks that a result does not put its own fields in the place of the array.
+// check reports an array that the result would overwrite. For example, with STAGE_FOREACH
+// and STAGE_RESPONSE_FIELD both answers, the replies would replace the elements that they
+// answer.
 func (c *ForeachConfig) check(prompt *PromptConfig, found *problems) {
 	keep := prompt.Keep.Keep
 	if prompt.ToolsFile != "" {
 		keep |= llm.KeepToolCalls
 	}
-	if field := prompt.ResponseField; found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") && row.Adds(field, c.Field, keep) {
-		found.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: set STAGE_RESPONSE_FIELD to another name than %s", c.Field, field)
+	if field := prompt.ResponseField; found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") &&
+		row.Adds(field, c.Field, keep) {
+		found.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: "+
+			"set STAGE_RESPONSE_FIELD to another name than %s", c.Field, field)
 	}
 }
 
@@ -333,8 +388,8 @@ func checkFile(path string) string {
 	return ""
 }
 
-// plainPathError drops the operation from an error of package os: "path: no such file or
-// directory".
+// plainPathError drops the operation from an error of package os, which means nothing to
+// a user: "open x: no such file or directory" becomes "x: no such file or directory".
 func plainPathError(err error) error {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", pathError.Path, pathError.Err)
@@ -363,12 +418,13 @@ func checkAddr(addr string) string {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
 	if err != nil {
-		return fmt.Sprintf("%q is not host:port: write it as 127.0.0.1:9464, or :9464 for all interfaces", addr)
+		return fmt.Sprintf("%q is not host:port: write it as 127.0.0.1:9464, "+
+			"or :9464 for all interfaces", addr)
 	}
 	return ""
 }
 
-// orList lists the words as a sentence does: a, b or c.
+// orList lists words as a sentence does, for example "stream, key or none".
 func orList(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -1,5 +1,25 @@
 // Package config is the configuration of the program: its variables, the origin of each
 // value, and the problems found.
+//
+// A value is searched for in layers, and the first layer that has it wins:
+//
+//	flag                     --pool-size 32
+//	list of stages           pool_size: 32, for one stage of several in a process
+//	environment              STAGE_POOL_SIZE=32
+//	file of variables        --env-file, the last one first
+//	default of the command
+//	documented default       the tag env of the field
+//
+// The settings of the nats CLI rank below the files, or, where --context names a context,
+// right above the environment; see [Source].
+//
+//	cfg, err := config.Source{Flags: flags, Environ: environ}.Load(ctx, config.NeedCalls)
+//	if err != nil {
+//		return err // all problems, a line each, with the variable and how to fix it
+//	}
+//	size := cfg.Pool.Size // in range, and consistent with the other values
+//
+// A new variable is one field with tags, see [Config]; nothing else lists the variables.
 package config
 
 import (
@@ -20,7 +40,8 @@ import (
 //   - env: name of the variable without the prefix, and the default, as go-envconfig reads it;
 //   - help: meaning of the field, which is also its documentation here;
 //   - min, above, max: inclusive lower, exclusive lower and inclusive upper bound;
-//   - oneof: the words allowed, or providers for the names of [llm.Providers]; {oneof} in the help lists them;
+//   - oneof: the words allowed, or providers for the names of [llm.Providers]; {oneof} in
+//     the help lists them;
 //   - file, url: the value is the path of a file that must exist, or an http or https URL;
 //   - deprecated: what to do instead of setting it, see [Field];
 //   - group, on a nested struct: heading in the help.
@@ -58,12 +79,14 @@ type Config struct {
 	Control  ControlConfig  `group:"Operation"`
 	Process  ProcessConfig  `group:"Operation"`
 
-	tracing TracingConfig     // of the OTEL_* variables; zero unless calls are needed
-	metrics MetricsConfig     // likewise
-	secrets *Secrets          // must not be printed; nil where there are none
+	// tracing and metrics come from the OTEL_* variables. They are zero unless the command
+	// needs calls: the others record nothing, so a wrong OTEL_* must not stop them.
+	tracing TracingConfig
+	metrics MetricsConfig
+	secrets *Secrets          // must not be printed
 	origins map[string]origin // where each variable's value came from, for stage config
 
-	context  *NATSContext // the connection is made by it; nil where none is used
+	context  *NATSContext // makes the connection; nil where no context is used
 	natsFrom string       // the variable or file that named the server, or "" for STAGE_NATS_URL
 	anyInput bool         // see [Source]
 	offline  bool         // see [Source]
@@ -73,8 +96,9 @@ type Config struct {
 	maxConcurrency int // see MaxConcurrency
 }
 
-// MaxConcurrency returns how many calls all stages of the process may have in flight at one
-// account, as the list of stages says; 0 means that it says nothing.
+// MaxConcurrency returns how many calls all stages of the process may have in flight at
+// one account. The list of stages sets it, since no single stage could. 0 means that
+// there is no such limit.
 func (c *Config) MaxConcurrency() int { return c.maxConcurrency }
 
 // NATSConfig is the server to use and how to log in.

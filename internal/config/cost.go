@@ -6,8 +6,8 @@ import (
 	"github.com/llm-stage/stage/internal/cost"
 )
 
-// Prices reads the price file; nil without one. The error is an [*Error] that names the
-// variable.
+// Prices reads the price file. The prices are nil if no file is set. embeds selects the
+// prices of embeddings. The error is an [*Error] that names the variable.
 func (c *CostConfig) Prices(embeds bool) (cost.Prices, error) {
 	if c.PricesFile == "" {
 		return nil, nil
@@ -19,9 +19,10 @@ func (c *CostConfig) Prices(embeds bool) (cost.Prices, error) {
 	return p, nil
 }
 
-// check checks the prices, and that a ceiling has one for each of the models that may be
-// called; with the batch lane, which calls the first of them alone, also that one's price
-// there.
+// check checks the prices, and that a ceiling can be enforced. A call without a price
+// adds nothing to the known cost, so it would never reach the ceiling: each model that
+// may be called needs a price. The batch lane calls the first model alone, at the price
+// of batches, so that model needs that price, too.
 func (c *CostConfig) check(models []FallbackModel, lane, embeds bool, found *problems) {
 	if !found.none("STAGE_PRICES_FILE", "STAGE_MAX_COST_USD") {
 		return
@@ -37,14 +38,18 @@ func (c *CostConfig) check(models []FallbackModel, lane, embeds bool, found *pro
 		found.add("STAGE_PRICES_FILE", "%v", plainPathError(err))
 		return
 	}
+
 	for i, m := range models {
 		_, ok := p.LookupBatch(m.Provider, m.Model)
 		if lane && i == 0 && !ok && c.MaxUSD > 0 && m.Model != "" {
-			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced for batches without their price for %s: add batch_input and batch_output to it in STAGE_PRICES_FILE, or unset STAGE_LANE", m.Model)
+			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced for batches without "+
+				"their price for %s: add batch_input and batch_output to it in STAGE_PRICES_FILE, "+
+				"or unset STAGE_LANE", m.Model)
 			continue
 		}
 		if _, ok := p.Lookup(m.Provider, m.Model); !ok && c.MaxUSD > 0 && m.Model != "" {
-			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced without a price for %s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
+			found.add("STAGE_MAX_COST_USD", "the ceiling cannot be enforced without a price for "+
+				"%s: add %s/%s to STAGE_PRICES_FILE", m.Model, m.Provider, m.Model)
 		}
 	}
 }

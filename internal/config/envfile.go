@@ -19,15 +19,15 @@ type EnvFile struct {
 
 	lines map[string]int // where each variable is
 	label string         // where the settings of one stage of several are, see [ReadStages]
-	// bad has the variables whose values could not be taken from a list of stages. What is
-	// misspelled is there under the name that was probably meant.
+	// bad has the variables whose values could not be taken from a list of stages. A
+	// misspelled one is here under the name that was probably meant.
 	bad map[string]bool
-	// maxConcurrency is that of the process, as the list of stages has it; 0 means that it
-	// has none.
+	// maxConcurrency is the limit of the whole process, which the list of stages gives;
+	// see [Config.MaxConcurrency].
 	maxConcurrency int
 }
 
-// Label names the stage whose settings the file has: by its name, or by where it is.
+// Label names the stage that has these settings, by its name or by the place in the file.
 func (f *EnvFile) Label() string {
 	if name := f.Values["STAGE_NAME"]; name != "" {
 		return "stage " + name
@@ -68,8 +68,9 @@ func ReadEnvFile(path string) (EnvFile, error) {
 	return file, file.parse(string(text))
 }
 
-// readBounded reads a file of UTF-8 text, without a byte order mark, of at most so many
-// bytes.
+// readBounded reads a file of UTF-8 text of at most so many bytes. It reads one byte
+// more, to notice a larger file, and removes a byte order mark, which editors of Windows
+// write.
 func readBounded(path string, most int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -88,18 +89,20 @@ func readBounded(path string, most int64) ([]byte, error) {
 	return bytes.TrimPrefix(text, []byte("\uFEFF")), nil
 }
 
-// where returns the line of a variable.
+// where returns the file and line of a variable, for problems.
 func (f *EnvFile) where(variable string) string {
 	return fmt.Sprintf("%s line %d", f.Path, f.lines[variable])
 }
 
-// parse reads all lines.
+// parse reads all lines. Line n counts those that a value in quotes takes, too; a problem
+// names the first line of its variable.
 func (f *EnvFile) parse(text string) error {
 	var problems []error
 	lines := bufio.NewScanner(strings.NewReader(text))
 	lines.Buffer(nil, envFileBytesMax+1)
 	for n := 1; lines.Scan() && len(problems) < envFileProblems; n++ {
-		line := strings.TrimLeft(strings.TrimSuffix(lines.Text(), "\r"), " \t") // a space at the end may be quoted
+		// A space at the end may be quoted.
+		line := strings.TrimLeft(strings.TrimSuffix(lines.Text(), "\r"), " \t")
 		if line == "" || line[0] == '#' {
 			continue
 		}
@@ -120,9 +123,11 @@ func (f *EnvFile) parse(text string) error {
 	return errors.Join(problems...)
 }
 
-// parseVariable reads NAME=VALUE; next returns the following line, for a value in quotes.
+// parseVariable reads NAME=VALUE. next returns the following line, which a value in
+// quotes may need; ok is false at the end of the file.
 func parseVariable(line string, next func() (string, bool)) (name, value string, err error) {
-	if rest, ok := strings.CutPrefix(line, "export"); ok && rest != "" && (rest[0] == ' ' || rest[0] == '\t') {
+	if rest, ok := strings.CutPrefix(line, "export"); ok && rest != "" &&
+		(rest[0] == ' ' || rest[0] == '\t') {
 		line = strings.TrimLeft(rest, " \t")
 	}
 	name, rest, ok := strings.Cut(line, "=")
@@ -131,7 +136,8 @@ func parseVariable(line string, next func() (string, bool)) (name, value string,
 	case !ok && variableName.MatchString(name):
 		return "", "", fmt.Errorf("%s has no value: write %s=VALUE", name, name)
 	case !ok || !variableName.MatchString(name):
-		return "", "", errors.New("not NAME=VALUE: a name has letters, digits and _; put # before a comment")
+		return "", "", errors.New("not NAME=VALUE: a name has letters, digits and _; " +
+			"put # before a comment")
 	}
 	rest = strings.TrimLeft(rest, " \t")
 	if rest == "" || rest[0] != '"' && rest[0] != '\'' {
@@ -147,7 +153,8 @@ func parseVariable(line string, next func() (string, bool)) (name, value string,
 // variableName matches the names that a shell takes.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// bareValue removes the comment behind a value without quotes.
+// bareValue removes the comment behind a value without quotes. A # within a word is part
+// of the value: a#b stays, and a #b becomes a.
 func bareValue(text string) string {
 	for i := range text {
 		if text[i] == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {
@@ -158,17 +165,19 @@ func bareValue(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// quotedValue reads a value that begins with a quote and goes on to the next such quote.
+// quotedValue reads a value that begins with a quote and continues to the next such
+// quote, over several lines if need be. Only double quotes have escapes.
 func quotedValue(text string, next func() (string, bool)) (string, error) {
-	quote, escapes := text[0], strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`, `\$`, "$")
-	text = text[1:]
+	escapes := strings.NewReplacer(`\n`, "\n", `\t`, "\t", `\"`, `"`, `\\`, `\`, `\$`, "$")
+	quote, text := text[0], text[1:]
 	var b strings.Builder
 	for {
 		end := closing(text, quote)
 		if end >= 0 {
 			b.WriteString(text[:end])
 			if rest := strings.TrimSpace(text[end+1:]); rest != "" && rest[0] != '#' {
-				return "", errors.New("text follows the closing quote: put the whole value into the quotes")
+				return "", errors.New("text follows the closing quote: " +
+					"put the whole value into the quotes")
 			}
 			break
 		}
@@ -185,7 +194,9 @@ func quotedValue(text string, next func() (string, bool)) (string, error) {
 	return b.String(), nil
 }
 
-// closing returns the index of the closing quote; -1: it is not in this line.
+// closing returns the index of the closing quote, or -1 if it is not in this line. In
+// double quotes a backslash takes the next character out of play, so \" does not close
+// the value.
 func closing(text string, quote byte) int {
 	for i := 0; i < len(text); i++ {
 		switch {

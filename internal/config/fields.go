@@ -38,7 +38,9 @@ type Field struct {
 	// documented: no help, table or example has it.
 	Deprecated string
 
-	generic string // STAGE_LLM_<PROVIDER>_API_KEY if each provider has the variable, or empty
+	// generic is the name that the table shows for a variable that each provider has, for
+	// example STAGE_LLM_<PROVIDER>_API_KEY. It is empty for all others.
+	generic string
 	kind    kind
 	min     bound // inclusive
 	above   bound // exclusive
@@ -47,8 +49,8 @@ type Field struct {
 	leaf    reflect.StructField
 }
 
-// bound is a limit on a number, with its text as the tag has it. The zero bound limits
-// nothing.
+// bound is a limit on a number. It keeps the text of the tag, so that a problem says
+// 64KiB, and not 65536. The zero bound limits nothing.
 type bound struct {
 	text  string
 	value float64
@@ -70,11 +72,12 @@ func (f *Field) FlagVariables() []string {
 
 // FlagName returns the name of the variable's flag: pool-size for STAGE_POOL_SIZE.
 func FlagName(variable string) string {
-	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, VariablePrefix), "_", "-"))
+	name := strings.TrimPrefix(variable, VariablePrefix)
+	return strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 }
 
 // value returns the field in c, addressable. It makes the slice of providers where c has
-// none yet.
+// none yet: reflection can't reach an element of a nil slice.
 func (f *Field) value(c *Config) reflect.Value {
 	v := reflect.ValueOf(c).Elem()
 	for _, i := range f.index {
@@ -92,7 +95,7 @@ func (f *Field) value(c *Config) reflect.Value {
 }
 
 // Fields returns all fields in the order of [Config], which is the order of help, table
-// and problems.
+// and problems. It is computed once. Callers must not change the fields.
 var Fields = sync.OnceValue(func() []*Field {
 	fields := appendFields(nil, reflect.TypeFor[Config](), nil, VariablePrefix, "")
 	for _, f := range fields {
@@ -116,9 +119,11 @@ func IsDeprecated(variable string) bool {
 	return f != nil && f.Deprecated != ""
 }
 
-// appendFields walks the struct t, whose variables start with prefix. A struct whose tag
-// has no key, or none at all, is a group of fields, and a slice without a key has one
-// group for each provider; a type with a key, such as Secret, is a leaf.
+// appendFields walks the struct t, whose variables start with prefix. The key of the tag
+// env decides: with a key, the field is a leaf, even if its type is a struct such as
+// Secret; a struct without a key is a group of fields; a slice without a key has one
+// group for each provider. For example, NATS has no key but prefix=NATS_, and its field
+// Creds has the key CREDS, which gives STAGE_NATS_CREDS.
 func appendFields(fields []*Field, t reflect.Type, index []int, prefix, group string) []*Field {
 	for i := range t.NumField() {
 		sf := t.Field(i)
@@ -135,7 +140,8 @@ func appendFields(fields []*Field, t reflect.Type, index []int, prefix, group st
 		case sf.Type.Kind() == reflect.Slice:
 			for n, name := range llm.Providers() {
 				before, ownPrefix := len(fields), ProviderVariables(name)+"_"
-				fields = appendFields(fields, sf.Type.Elem(), append(slices.Clone(path), n), ownPrefix, under)
+				fields = appendFields(fields, sf.Type.Elem(), append(slices.Clone(path), n),
+					ownPrefix, under)
 				for _, f := range fields[before:] {
 					f.generic = prefix + "<PROVIDER>_" + strings.TrimPrefix(f.Variable, ownPrefix)
 				}
@@ -169,7 +175,8 @@ func newField(sf reflect.StructField, index []int, variable, options, group stri
 	}
 }
 
-// bound reads a bound of the field's tags as a value of the field's own type.
+// bound reads a bound as a value of the field's own type, so that a tag may say 64KiB or
+// 1s. It panics at a tag that can't be read, which the first test of any kind finds.
 func (f *Field) bound(tag string) bound {
 	text := f.leaf.Tag.Get(tag)
 	if text == "" {
@@ -185,22 +192,25 @@ func (f *Field) bound(tag string) bound {
 }
 
 // decode reads the field from the lookuper, by the full name of the variable.
-// go-envconfig stops at the first error in a struct and all errors must be reported at
-// once, so each field is decoded as its own struct. A field without text or default stays
-// as it is, since go-envconfig would pass "" to the decoder of its type.
+// go-envconfig stops at the first error in a struct, and all errors must be reported at
+// once, so each field is decoded as a struct of its own. A field without text or default
+// stays as it is, since go-envconfig would pass "" to the decoder of its type.
 func (f *Field) decode(ctx context.Context, c *Config, lookuper envconfig.Lookuper) error {
 	if _, set := lookuper.Lookup(f.Variable); !set && f.Fallback == "" {
 		return nil
 	}
 	key, _, _ := strings.Cut(f.leaf.Tag.Get("env"), ",")
-	single := reflect.New(reflect.StructOf([]reflect.StructField{{Name: f.leaf.Name, Type: f.leaf.Type, Tag: f.leaf.Tag}}))
+	leaf := reflect.StructField{Name: f.leaf.Name, Type: f.leaf.Type, Tag: f.leaf.Tag}
+	single := reflect.New(reflect.StructOf([]reflect.StructField{leaf}))
 	err := envconfig.ProcessWith(ctx, &envconfig.Config{
 		Target:   single.Interface(),
 		Lookuper: envconfig.PrefixLookuper(strings.TrimSuffix(f.Variable, key), lookuper),
 	})
 	if err != nil {
 		if f.kind.problem == "" {
-			return cmp.Or(errors.Unwrap(err), err) // envconfig has put the name of the Go field before the decoder's error
+			// Unwrapped, the error is that of the decoder. The library has put the name
+			// of the Go field before it, which a user does not know.
+			return cmp.Or(errors.Unwrap(err), err)
 		}
 		text, _ := lookuper.Lookup(f.Variable)
 		return fmt.Errorf("%q %s", text, f.kind.problem)

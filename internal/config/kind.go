@@ -8,7 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/rowkey"
 )
 
-// kind is how the values of a type are written.
+// kind is how the values of a type are written: for the help, for the JSON Schema, and
+// for the problem of a text that is no such value.
 type kind struct {
 	name    string // in the help
 	json    string // type of an unquoted value in JSON and YAML, or "" where it is always text
@@ -23,7 +24,8 @@ const (
 	durationPattern = `\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|ms|s|m|h))+`
 )
 
-// kinds are the kinds of the types in [Config].
+// kinds has the kind of each type in [Config]. A new type of field needs an entry here. A
+// pattern accepts the empty text, too, since a variable set to "" counts as unset.
 var kinds = map[reflect.Type]kind{
 	reflect.TypeFor[bool]():           {name: "bool", json: "boolean", pattern: `^([01tfTF]|true|false|True|False|TRUE|FALSE)?$`, problem: "is not true or false"},
 	reflect.TypeFor[int]():            {name: "number", json: "integer", pattern: `^([+-]?[0-9]+)?$`, problem: "is not a whole number"},

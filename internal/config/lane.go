@@ -13,8 +13,9 @@ const (
 	LaneBatch = "batch"
 )
 
-// laneCollect is the mode of a stage that is not to have a lane, and whose earlier
-// processes had one, see [Config.CollectLane]. It is no value of STAGE_LANE.
+// laneCollect is the mode of a stage whose settings ask for no lane, but whose earlier
+// processes had one and left batches open; see [Config.CollectLane]. STAGE_LANE can't
+// have this value.
 const laneCollect = "collect"
 
 // LaneConfig is the batch lane: rows that a provider's Batch API answers. See
@@ -35,20 +36,20 @@ type LaneConfig struct {
 const lanePrefix = VariablePrefix + "LANE"
 
 // laneRowsMax is the most rows in batches for which a partition has memory, see
-// [Config.LaneRows].
+// [Config.LaneRows]. Each takes about 200 bytes, so a million takes 200 MB.
 const laneRowsMax = 1_000_000
 
 // LaneOn reports whether the stage has a batch lane: STAGE_LANE or one of its settings
-// was given, or batches of earlier processes are collected. Without, the headers that
-// choose a lane mean nothing, and no stream is created for it.
+// was given, or batches of earlier processes are collected. A stage without a lane
+// ignores the headers that choose one, and creates no stream for it.
 func (c *Config) LaneOn() bool {
 	return c.laneSet || c.Lane.Mode == LaneBatch || c.LaneCollects()
 }
 
-// CollectLane has a stage whose settings ask for no lane collect the batches that earlier
-// processes have recorded in a stream, with room for as many rows in batches as they had,
-// and as many looks at these. Where that is not known, both are 0, and the default holds.
-// No row joins a batch.
+// CollectLane makes a stage whose settings ask for no lane collect the batches that
+// earlier processes have recorded in a stream. No row joins a batch. rows is how many
+// rows the earlier processes may have had in batches, and poll how often they looked;
+// each is 0 if it is not known, and then the default holds.
 func (c *Config) CollectLane(stream string, rows int, poll time.Duration) {
 	c.Lane.Mode, c.Lane.Stream = laneCollect, stream
 	if rows > 0 {
@@ -63,8 +64,8 @@ func (c *Config) CollectLane(stream string, rows int, poll time.Duration) {
 // [Config.CollectLane] was called.
 func (c *Config) LaneCollects() bool { return c.Lane.Mode == laneCollect }
 
-// LaneRows is the most rows that may be in batches, for each partition; 0 without the
-// lane.
+// LaneRows returns the most rows that may be in batches, for each partition. It is 0
+// without the lane. For example, 10 open batches of 10,000 rows each are 100,000 rows.
 func (c *Config) LaneRows() int {
 	if !c.LaneOn() {
 		return 0
@@ -78,29 +79,34 @@ func HasBatchAPI(provider string) bool {
 	return ok && p.Batches
 }
 
-// checkLane checks what the batch lane needs: a provider that has batches, and the
-// journal, where answers wait.
+// checkLane checks that the lane can work: the provider has batches, the journal keeps
+// the answers until their turn, and each row is one request.
 func (c *Config) checkLane(found *problems) {
 	if !c.LaneOn() || !found.none("STAGE_LANE") {
 		return
 	}
 	if found.none("STAGE_LLM_PROVIDER") && !HasBatchAPI(c.LLM.Provider) {
 		with := slices.DeleteFunc(llm.Providers(), func(p string) bool { return !HasBatchAPI(p) })
-		found.add("STAGE_LANE", "%s has no Batch API: choose %s as STAGE_LLM_PROVIDER, or unset STAGE_LANE and all STAGE_LANE_*", c.LLM.Provider, orList(with))
+		found.add("STAGE_LANE", "%s has no Batch API: choose %s as STAGE_LLM_PROVIDER, "+
+			"or unset STAGE_LANE and all STAGE_LANE_*", c.LLM.Provider, orList(with))
 	}
 	if found.none("STAGE_JOURNAL") && !c.Journal.Enabled {
-		found.add("STAGE_JOURNAL", "the batch lane keeps answers there until their turn: set it to true, or unset STAGE_LANE and all STAGE_LANE_*")
+		found.add("STAGE_JOURNAL", "the batch lane keeps answers there until their turn: "+
+			"set it to true, or unset STAGE_LANE and all STAGE_LANE_*")
 	}
 	if c.FansOut() && found.none("STAGE_FOREACH") {
-		found.add("STAGE_FOREACH", "the batch lane answers whole rows: unset this, or unset STAGE_LANE and all STAGE_LANE_*")
+		found.add("STAGE_FOREACH", "the batch lane answers whole rows: "+
+			"unset this, or unset STAGE_LANE and all STAGE_LANE_*")
 	}
-	if rows := c.LaneRows(); found.none("STAGE_LANE_OPEN", "STAGE_LANE_ROWS") && rows > laneRowsMax {
-		found.add("STAGE_LANE_OPEN", "%d batches of %d rows (STAGE_LANE_ROWS) are %d rows, each of which has a place in memory: lower one of the two, to %d rows or fewer",
+	if rows := c.LaneRows(); found.none("STAGE_LANE_OPEN", "STAGE_LANE_ROWS") &&
+		rows > laneRowsMax {
+		found.add("STAGE_LANE_OPEN", "%d batches of %d rows (STAGE_LANE_ROWS) are %d rows, "+
+			"each of which has a place in memory: lower one of the two, to %d rows or fewer",
 			c.Lane.Open, c.Lane.Rows, rows, laneRowsMax)
 	}
 }
 
-// laneSubjects matches all that the stream of the lane captures; empty without the lane.
+// laneSubjects returns what the stream of the lane captures, or "" without the lane.
 func (c *Config) laneSubjects() string {
 	if !c.LaneOn() {
 		return ""
@@ -108,5 +114,5 @@ func (c *Config) laneSubjects() string {
 	return "lane.>"
 }
 
-// CallLive takes the batch lane out of the settings: each row is called live.
+// CallLive takes the batch lane out of the settings, so that each row is called live.
 func (c *Config) CallLive() { c.Lane.Mode, c.laneSet = LaneLive, false }

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// origin is where the value of a variable came from.
+// origin is where the value of a variable came from: one of these constants, the path of
+// a file, or a context.
 type origin string
 
 const (
@@ -19,18 +20,25 @@ const (
 // layer is one source of values.
 type layer struct {
 	from   origin
-	values map[string]string            // by variable
-	label  func(variable string) string // the name that problems give besides the variable; it may be nil
-	cli    bool                         // these are settings of the nats CLI
+	values map[string]string // by variable
+	// label returns what problems name besides the variable, for example "--pool-size" or
+	// "prod.env line 3". It may be nil.
+	label func(variable string) string
+	cli   bool // these are settings of the nats CLI
 }
 
-// layers are all sources of values, the strongest first.
+// layers are all sources of values, the strongest first. For example, with --pool-size 8
+// and STAGE_POOL_SIZE=4 the first layer has 8 and the second 4, and find returns 8.
 type layers []layer
 
 // find returns the text of a variable and the layer that it comes from, or nil if it is
-// unset. Empty is unset, but an empty flag hides all weaker sources and brings back the
-// default. What sets the same thing the other way, by value or by the path of a file,
-// hides the weaker sources too.
+// unset. An empty text counts as unset, with one exception: an empty flag hides all
+// weaker layers and brings back the default. So --llm-base-url "" undoes
+// STAGE_LLM_BASE_URL.
+//
+// A variable may have an alternative, for example STAGE_TEMPLATE and STAGE_TEMPLATE_FILE.
+// A layer that gives the alternative hides this variable in the weaker layers: with
+// --template-file and STAGE_TEMPLATE the flag wins, and both are not set.
 func (ls layers) find(variable string) (string, *layer) {
 	others := alternatives(variable)
 	for i := range ls {
@@ -65,8 +73,8 @@ func (ls layers) origin(variable string) origin {
 	return fromDefault
 }
 
-// name returns the variable with what else a user knows the source of its value by:
-// STAGE_POOL_SIZE (--pool-size).
+// name returns the variable, and where the user has set it: STAGE_POOL_SIZE
+// (--pool-size).
 func (ls layers) name(variable string) string {
 	_, l := ls.find(variable)
 	if l == nil || l.label == nil {
@@ -82,23 +90,32 @@ func (ls layers) names(variables ...string) bool {
 	})
 }
 
-// given reports whether a variable with the prefix is set, other than by default.
+// given reports whether a variable with the prefix has a value other than by default.
 func (ls layers) given(prefix string) bool {
 	return slices.ContainsFunc(Fields(), func(f *Field) bool {
 		_, l := ls.find(f.Variable)
-		return strings.HasPrefix(f.Variable, prefix) && l != nil && l.from != fromDefault && l.values[f.Variable] != ""
+		return strings.HasPrefix(f.Variable, prefix) && l != nil && l.from != fromDefault &&
+			l.values[f.Variable] != ""
 	})
 }
 
 // layer returns the values of the file as a source.
 func (f *EnvFile) layer() layer {
-	return layer{from: origin(f.Path), values: f.Values, label: func(v string) string { return f.where(v) }}
+	return layer{from: origin(f.Path), values: f.Values,
+		label: func(v string) string { return f.where(v) }}
 }
 
-// layers returns the sources in order: flags, the settings of one stage of several, a
-// context named by flag, the environment, the environment files, the nats CLI's own
-// variables, its context, and the defaults of the command. ctx is the context in use, or
-// nil.
+// layers returns the sources in order:
+//
+//   - flags,
+//   - the settings of one stage of several,
+//   - a context named by --context,
+//   - the environment,
+//   - the environment files, the last one first,
+//   - the nats CLI's own variables, and its context,
+//   - the defaults of the command.
+//
+// ctx is the context in use, or nil.
 func (s Source) layers(found *problems) (all layers, ctx *NATSContext) {
 	all = layers{{from: fromFlag, values: s.Flags, label: s.flagLabel}}
 	if s.Stage != nil {
@@ -120,7 +137,8 @@ func (s Source) flagLabel(variable string) string {
 	return "--" + cmp.Or(s.FlagNames[variable], FlagName(variable))
 }
 
-// environ returns the environment with what the files add to it.
+// environ returns the environment, completed by the files. An empty variable of the
+// environment does not hide the value of a file.
 func (s Source) environ() map[string]string {
 	if len(s.EnvFiles) == 0 {
 		return s.Environ
@@ -137,8 +155,12 @@ func (s Source) environ() map[string]string {
 	return merged
 }
 
-// connection adds what the nats CLI is set to. A server or store that is named by flag
-// hides the settings of the connection below it, as far as they name another.
+// connection adds the settings of the nats CLI to both groups of layers. strong are the
+// layers above the environment, weak are the environment and below.
+//
+// A connection is one thing: the login for one server must not go to another. So a server
+// or store that a flag names hides the connection in the weaker layers, as far as these
+// name another one.
 func (s Source) connection(all, below layers, found *problems) (strong, weak layers, ctx *NATSContext) {
 	switch {
 	case s.Context != "":
@@ -150,6 +172,7 @@ func (s Source) connection(all, below layers, found *problems) (strong, weak lay
 	if url, given := s.Flags["STAGE_NATS_URL"]; given && url == "" { // the embedded server
 		return all, withoutNATS(below), nil
 	}
+
 	above := slices.Concat(all, below)
 	below = append(below, s.cliVariables(above))
 	named := slices.Concat(all, below).names("STAGE_NATS_URL")
@@ -160,18 +183,24 @@ func (s Source) connection(all, below layers, found *problems) (strong, weak lay
 	}
 	if ctx != nil {
 		above := slices.Concat(all, below)
-		below = append(below, without(apiVariables, without(loginVariables, ctx.layer(), above), above))
+		below = append(below,
+			without(apiVariables, without(loginVariables, ctx.layer(), above), above))
 	} else if !named {
 		below = below[:len(below)-1] // a login alone names no server
 	}
 	return all, below, ctx
 }
 
-// withoutNATS returns the layers without settings of the connection.
+// withoutNATS returns the layers without settings of the connection. It copies the maps,
+// which belong to the caller of [Source.Load].
 func withoutNATS(all layers) layers {
 	for i := range all {
 		all[i].values = maps.Clone(all[i].values)
-		maps.DeleteFunc(all[i].values, func(variable, _ string) bool { return strings.HasPrefix(variable, VariablePrefix+"NATS_") })
+		maps.DeleteFunc(all[i].values,
+			func(variable,
+				_ string) bool {
+				return strings.HasPrefix(variable, VariablePrefix+"NATS_")
+			})
 	}
 	return all
 }
@@ -179,37 +208,47 @@ func withoutNATS(all layers) layers {
 // loginVariables are what logs in to NATS. A login is one thing: parts of two sources
 // don't make one.
 var loginVariables = []string{
-	"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER", "STAGE_NATS_PASSWORD",
-	"STAGE_NATS_TOKEN" + FileSuffix, "STAGE_NATS_PASSWORD" + FileSuffix,
+	"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER",
+	"STAGE_NATS_PASSWORD", "STAGE_NATS_TOKEN" + FileSuffix, "STAGE_NATS_PASSWORD" + FileSuffix,
 }
 
 // apiVariables say where the API of JetStream is. Only one of them may be set, so one of
 // an upper layer hides both.
 var apiVariables = []string{"STAGE_NATS_JS_DOMAIN", "STAGE_NATS_JS_PREFIX"}
 
-// without returns the layer, without these variables where the layers above it have one
-// of them.
+// without returns the layer without these variables, if a layer above has one of them.
+// Then the variables of the weaker layer would complete, or contradict, the stronger
+// one's.
 func without(variables []string, l layer, above layers) layer {
 	if above.names(variables...) {
 		l.values = maps.Clone(l.values)
-		maps.DeleteFunc(l.values, func(variable, _ string) bool { return slices.Contains(variables, variable) })
+		maps.DeleteFunc(l.values,
+			func(variable, _ string) bool { return slices.Contains(variables, variable) })
 	}
 	return l
 }
 
 // cliVariables returns what the nats CLI reads from the environment, under the names of
-// the stage.
+// the stage: NATS_CREDS, for example, as STAGE_NATS_CREDS.
 func (s Source) cliVariables(above layers) layer {
 	own := map[string]string{
-		"STAGE_NATS_URL": "NATS_URL", "STAGE_NATS_CREDS": "NATS_CREDS", "STAGE_NATS_NKEY": "NATS_NKEY",
-		"STAGE_NATS_USER": "NATS_USER", "STAGE_NATS_PASSWORD": "NATS_PASSWORD", "STAGE_NATS_TOKEN": "NATS_TOKEN",
-		"STAGE_NATS_TLS_CA": "NATS_CA", "STAGE_NATS_TLS_CERT": "NATS_CERT", "STAGE_NATS_TLS_KEY": "NATS_KEY",
+		"STAGE_NATS_URL":      "NATS_URL",
+		"STAGE_NATS_CREDS":    "NATS_CREDS",
+		"STAGE_NATS_NKEY":     "NATS_NKEY",
+		"STAGE_NATS_USER":     "NATS_USER",
+		"STAGE_NATS_PASSWORD": "NATS_PASSWORD",
+		"STAGE_NATS_TOKEN":    "NATS_TOKEN",
+		"STAGE_NATS_TLS_CA":   "NATS_CA",
+		"STAGE_NATS_TLS_CERT": "NATS_CERT",
+		"STAGE_NATS_TLS_KEY":  "NATS_KEY",
 	}
 	environ, values := s.environ(), make(map[string]string)
 	for variable, name := range own {
 		values[variable] = environ[name]
 	}
-	if values["STAGE_NATS_USER"] != "" && values["STAGE_NATS_PASSWORD"] == "" { // as the nats CLI takes it
+
+	// The nats CLI takes a user without a password for a token.
+	if values["STAGE_NATS_USER"] != "" && values["STAGE_NATS_PASSWORD"] == "" {
 		values["STAGE_NATS_TOKEN"] = cmp.Or(values["STAGE_NATS_TOKEN"], values["STAGE_NATS_USER"])
 		values["STAGE_NATS_USER"] = ""
 	}

@@ -31,21 +31,26 @@ const (
 )
 
 // Source is where the values of a configuration come from, the strongest first. The maps
-// go from the name of a variable (STAGE_POOL_SIZE) to its text; nil is empty. They are
-// not changed.
+// go from the name of a variable (STAGE_POOL_SIZE) to its text. Any of them may be nil,
+// and none is changed.
 type Source struct {
-	Flags    map[string]string // values given by flag; they take precedence, even when empty
-	Stage    *EnvFile          // settings of one stage of several in the process, see [ReadStages]; nil where there is one stage
+	Flags map[string]string // values given by flag; they take precedence, even when empty
+	// Stage has the settings of one of several stages in the process, see [ReadStages]. It
+	// is nil in a process with one stage.
+	Stage    *EnvFile
 	Environ  map[string]string // the whole environment, including variables of other programs
 	EnvFiles []EnvFile         // below the environment; a later file takes precedence
-	Defaults map[string]string // defaults of one command, which take precedence over the documented ones
+	// Defaults are those of one command. They take precedence over the documented ones.
+	Defaults map[string]string
 
 	// External adds, for a command that connects to NATS, the settings of the nats CLI:
 	// its variables (NATS_URL and others), and its context. That is the context named
 	// Context, or the one in NATS_CONTEXT, or the selected one if nothing names a server
 	// or a store.
 	External bool
-	Context  string // name of a context, or the path of its file; it takes the place of settings below the flags
+	// Context is the name of a context, or the path of its file. It replaces the settings
+	// of the connection below the flags.
+	Context string
 
 	// AnyInput accepts an input subject without a place for the partition, with any
 	// number of partitions: for a command that reads results or the audit, and no input.
@@ -60,7 +65,7 @@ type Source struct {
 	// variable; each error may join several. Such problems take more than reading the
 	// settings, for example a template that does not compile. More is called only if
 	// there are other problems, so that all are listed at once and do not come up only
-	// after the others are solved. nil means none.
+	// after the others are solved. It may be nil.
 	More func(*Config) map[string]error
 
 	FlagNames map[string]string // flags that have another name than their variable, by variable
@@ -69,17 +74,25 @@ type Source struct {
 
 // Load reads and checks the configuration. The error joins all problems, each with the
 // name of its variable, in the order of the fields of [Config]; unknown variables come
-// last, by name. Load reads the files that hold secrets and opens the other files.
+// last, by name. Load reads the files that hold secrets, and opens the other files to see
+// that they can be read.
+//
+// The steps depend on each other: the layers say where a value comes from; the fields are
+// decoded; the secrets are gathered, so that no problem can repeat one; defaults that
+// depend on other values are filled in; and then everything is checked.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
-	c := &Config{anyInput: s.AnyInput, offline: s.Offline, external: s.External, origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
+	c := &Config{anyInput: s.AnyInput, offline: s.Offline, external: s.External,
+		origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
 	if s.Stage != nil {
 		c.maxConcurrency = s.Stage.maxConcurrency
 	}
+
 	found := newProblems()
 	found.layers, c.context = s.layers(found)
 	for _, f := range Fields() {
 		found.layers.loadField(ctx, c, f, found)
 	}
+
 	environ := s.environ()
 	earlier := c.secrets.again // of the other stages of the process
 	c.secrets.again = func() {
@@ -89,17 +102,20 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 		c.secrets.gather(c, environ)
 	}
 	c.secrets.Renew()
+
 	s.unknownVariables(found)
 	if _, l := found.layers.find("STAGE_NATS_URL"); l != nil && l.cli {
 		c.natsFrom = l.label("STAGE_NATS_URL")
 	}
 	c.laneSet = found.layers.given(lanePrefix)
+
 	c.fillDefaults(found.layers)
 	s.checkStore(c, found)
 	c.check(need, found)
 	if s.Offline {
 		found.forgetOpening()
 	}
+
 	if need == NeedCalls {
 		c.tracing, c.metrics = loadTelemetry(environ, found)
 	}
@@ -138,7 +154,9 @@ const (
 	mockPoll = time.Second
 )
 
-// fillDefaults fills in the defaults that depend on other values.
+// fillDefaults fills in the defaults that depend on other values, where the user has set
+// none. For example, STAGE_STOP_TIMEOUT is 150s with the default STAGE_LLM_TIMEOUT=120s.
+// It also completes the first provider from its own variables and its built-in values.
 func (c *Config) fillDefaults(given layers) {
 	unset := func(variable string) bool { return !given.names(variable) }
 	if unset("STAGE_STOP_TIMEOUT") {
@@ -153,6 +171,7 @@ func (c *Config) fillDefaults(given layers) {
 	if c.LLM.Provider == "mock" && unset("STAGE_LANE_POLL") {
 		c.Lane.Poll = mockPoll
 	}
+
 	p, ok := llm.LookupProvider(c.LLM.Provider)
 	if !ok {
 		return
@@ -165,7 +184,8 @@ func (c *Config) fillDefaults(given layers) {
 	if !c.LLM.APIKey.IsSet() {
 		c.origins["STAGE_LLM_API_KEY"] = c.origins[own+"_API_KEY"]
 	}
-	c.LLM.BaseURL, c.LLM.APIKey, c.LLM.Auth, c.LLM.Region, c.LLM.Project = e.BaseURL, e.APIKey, e.Auth, e.Region, e.Project
+	c.LLM.BaseURL, c.LLM.APIKey, c.LLM.Auth = e.BaseURL, e.APIKey, e.Auth
+	c.LLM.Region, c.LLM.Project = e.Region, e.Project
 	if c.LLM.Model == "" {
 		c.LLM.Model = p.Model
 	}
@@ -186,16 +206,20 @@ func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *prob
 			case byValue:
 				found.add(f.Variable, "both it and %s are set: unset one of them", path)
 			case err != nil:
-				found.add(path, "%v: give the path of a file that holds the secret", secretFileError(file, err))
+				found.add(path, "%v: give the path of a file that holds the secret",
+					secretFileError(file, err))
 			default:
 				f.checkSecret(path, text, found)
-				if f.Variable == "STAGE_LLM_EXTRA_BODY" { // read once, so that the secrets found in it are those that are sent
+				// The body is read only once, so that the secrets found in it are those
+				// that are sent.
+				if f.Variable == "STAGE_LLM_EXTRA_BODY" {
 					f.value(c).Set(reflect.ValueOf(redact.NewSecret(text)))
 				}
 			}
 			return
 		}
 	}
+
 	c.origins[f.Variable] = ls.origin(f.Variable)
 	if err := f.decode(ctx, c, envconfig.LookuperFunc(ls.lookup)); err != nil {
 		found.add(f.Variable, "%v", err)
@@ -205,17 +229,18 @@ func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *prob
 	}
 }
 
-// secretFileError is the error without the path where that may be the secret itself,
-// which is a common mistake.
+// secretFileError returns the error without the path where the path may be the secret
+// itself. Somebody who sets STAGE_LLM_API_KEY_FILE to the key would find it in the log.
 func secretFileError(path string, err error) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok && !strings.ContainsRune(path, filepath.Separator) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok &&
+		!strings.ContainsRune(path, filepath.Separator) {
 		return e.Err
 	}
 	return plainPathError(err)
 }
 
-// checkSecret checks what the variable holds, or the file that it names. No problem
-// repeats it.
+// checkSecret checks the text of a secret, whether the variable holds it or names its
+// file. No problem repeats the text.
 func (f *Field) checkSecret(variable, text string, found *problems) {
 	var err error
 	switch {
@@ -234,15 +259,17 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 	}
 }
 
-// promptSources are the variables that say what a row's prompt is made of. One of them is
-// set.
-var promptSources = []string{"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD"}
+// promptSources are the variables that give a row's prompt. Exactly one of them is set.
+var promptSources = []string{"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE",
+	"STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD"}
 
-// alternatives returns the variables that set the same thing in another way, for example
-// by the path of a file. A flag takes precedence over the environment there too.
+// alternatives returns the variables that set the same thing in another way: the other
+// sources of the prompt, or the secret's text against the path of its file. [layers.find]
+// lets the strongest layer choose among them.
 func alternatives(variable string) []string {
 	if slices.Contains(promptSources, variable) {
-		return slices.DeleteFunc(slices.Clone(promptSources), func(other string) bool { return other == variable })
+		return slices.DeleteFunc(slices.Clone(promptSources),
+			func(other string) bool { return other == variable })
 	}
 	other, isPath := strings.CutSuffix(variable, FileSuffix)
 	if !isPath {
@@ -255,25 +282,30 @@ func alternatives(variable string) []string {
 	return nil
 }
 
-// checkStore checks that no flag of the embedded server is given where another server is
-// used.
+// checkStore reports a flag of the embedded server that is given together with another
+// server: --data-dir would have no effect. In the environment such a setting is no
+// problem, since it may be meant for other commands.
 func (s Source) checkStore(c *Config, found *problems) {
 	if !s.External || len(c.NATS.URL) == 0 {
 		return
 	}
 	for _, variable := range []string{"STAGE_DATA_DIR", "STAGE_DATA_SYNC"} {
 		if s.Flags[variable] != "" {
-			found.add(variable, "it is about the embedded server, but %s names another: give one of them", found.layers.name("STAGE_NATS_URL"))
+			found.add(variable,
+				"it is about the embedded server, but %s names another: give one of them",
+				found.layers.name("STAGE_NATS_URL"))
 		}
 	}
 }
 
-// serviceLink matches the variables that Kubernetes sets in every container for the
-// services of its namespace whose name starts with "stage".
+// serviceLink matches the variables that Kubernetes sets in every container for each
+// service of its namespace whose name starts with "stage", for example
+// STAGE_PORT_9464_TCP. Without this exception, a service called stage would keep the
+// stage from starting.
 var serviceLink = regexp.MustCompile(`^STAGE_(.+_)?(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_.+)$`)
 
-// knownVariables returns the field of each variable, those with the path of a secret's
-// file included.
+// knownVariables returns the field of each variable, including the variables that hold
+// the path of a secret's file.
 func knownVariables() map[string]*Field {
 	known := make(map[string]*Field)
 	for _, f := range Fields() {
@@ -285,13 +317,14 @@ func knownVariables() map[string]*Field {
 	return known
 }
 
-// unknownVariables reports variables that start with STAGE_ and do not exist: a typo
-// would go unnoticed otherwise.
+// unknownVariables reports variables that start with STAGE_ and do not exist. Without it
+// a typo would go unnoticed: STAGE_POOLSIZE=64 would leave the pool at 16.
 func (s Source) unknownVariables(found *problems) {
 	known := knownVariables()
 	names := suggestible(known)
 	for _, variable := range slices.Sorted(maps.Keys(s.environ())) {
-		if !strings.HasPrefix(variable, VariablePrefix) || known[variable] != nil || serviceLink.MatchString(variable) {
+		if !strings.HasPrefix(variable, VariablePrefix) || known[variable] != nil ||
+			serviceLink.MatchString(variable) {
 			continue
 		}
 		if value := strings.TrimSuffix(variable, FileSuffix); known[value] != nil {
@@ -299,18 +332,22 @@ func (s Source) unknownVariables(found *problems) {
 		} else if near := Nearest(variable, names); near != "" {
 			found.add(variable, "unknown variable, did you mean %s?", near)
 		} else {
-			found.add(variable, "unknown variable: unset it; stage help settings lists all variables")
+			found.add(variable,
+				"unknown variable: unset it; stage help settings lists all variables")
 		}
 	}
 }
 
-// suggestible returns the names that an error may suggest, in order.
+// suggestible returns the names that an error may suggest, sorted. No error leads a user
+// to a deprecated variable.
 func suggestible(known map[string]*Field) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(known)), func(name string) bool { return known[name].Deprecated != "" })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(known)),
+		func(name string) bool { return known[name].Deprecated != "" })
 }
 
-// Nearest returns the name with the fewest edits from the given one; "" if none is close
-// enough for a typo.
+// Nearest returns the name with the fewest edits from the given one, or "" if none is
+// close enough for a typo. Up to a third of the name's bytes may differ, and at least 2:
+// of STAGE_POOLSIZE, 8 bytes without the prefix, 2 may, and STAGE_POOL_SIZE differs in 1.
 func Nearest(name string, names []string) string {
 	best, edits := "", max(2, len(strings.TrimPrefix(name, VariablePrefix))/3)+1
 	for _, candidate := range names {
@@ -322,6 +359,8 @@ func Nearest(name string, names []string) string {
 }
 
 // editDistance returns the number of bytes to insert, delete or replace to turn a into b.
+// It keeps one row of the usual table: row[j] is the distance from the bytes of a seen so
+// far to the first j bytes of b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

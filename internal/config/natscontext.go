@@ -20,7 +20,7 @@ import (
 type NATSContext struct {
 	Name     string
 	Path     string
-	Selected bool     // nothing names it but the nats CLI's own selection
+	Selected bool     // by nats context select alone: no flag or variable names it
 	Ignored  []string // settings in it that the stage has no variable for
 
 	values map[string]string // by variable
@@ -54,8 +54,8 @@ var contextFields = []struct {
 // contextNotes are settings of a context that are for people.
 var contextNotes = []string{"name", "description", "color_scheme"}
 
-// NATSContext returns the context of the nats CLI that the connection is made by; nil:
-// none.
+// NATSContext returns the context of the nats CLI that the connection is made by, or nil
+// if it is made without one.
 func (c *Config) NATSContext() *NATSContext { return c.context }
 
 // NATSFrom returns what named the server: STAGE_NATS_URL, NATS_URL or a context.
@@ -81,16 +81,17 @@ func (c *Config) UseStore(dir string) {
 	c.Data.Dir, c.NATS, c.context, c.natsFrom = dir, NATSConfig{}, nil, ""
 }
 
-// layer returns the values of the context; of nil none.
+// layer returns the values of the context as a source. A nil context has none.
 func (n *NATSContext) layer() layer {
 	if n == nil {
 		return layer{}
 	}
 	name := "context " + n.Name
-	return layer{from: origin(name), values: n.values, cli: true, label: func(string) string { return name }}
+	return layer{from: origin(name), values: n.values, cli: true,
+		label: func(string) string { return name }}
 }
 
-// contextDir returns the directory of the nats CLI's settings; "" if the environment
+// contextDir returns the directory of the nats CLI's settings, or "" if the environment
 // names no home.
 func (s Source) contextDir() string {
 	if dir := s.Environ["XDG_CONFIG_HOME"]; dir != "" {
@@ -102,7 +103,7 @@ func (s Source) contextDir() string {
 	return ""
 }
 
-// home returns the user's directory; "" if the environment names none.
+// home returns the user's directory, or "" if the environment names none.
 func (s Source) home() string {
 	if home := s.Environ["HOME"]; home != "" {
 		return home
@@ -149,7 +150,8 @@ func (s Source) readContext(by, name string, found *problems) *NATSContext {
 	return n
 }
 
-// findContext finds the file of the context.
+// findContext sets the path of the context's file. A name with a slash or .. is refused:
+// the name may come from a variable, and must not lead out of the directory of contexts.
 func (s Source) findContext(n *NATSContext) error {
 	if strings.HasSuffix(n.Name, ".json") {
 		if info, err := os.Stat(n.Name); err == nil && info.Mode().IsRegular() {
@@ -160,9 +162,11 @@ func (s Source) findContext(n *NATSContext) error {
 	dir := s.contextDir()
 	switch {
 	case dir == "":
-		return errors.New("there is no home directory to find it in: set HOME or XDG_CONFIG_HOME, or give the path of its file")
+		return errors.New("there is no home directory to find it in: " +
+			"set HOME or XDG_CONFIG_HOME, or give the path of its file")
 	case strings.Contains(n.Name, "..") || strings.ContainsAny(n.Name, `/\`):
-		return errors.New("is not a name: give one that nats context ls lists, or the path of a .json file")
+		return errors.New("is not a name: give one that nats context ls lists, " +
+			"or the path of a .json file")
 	}
 	n.Path = filepath.Join(dir, "context", n.Name+".json")
 	if _, err := os.Stat(n.Path); !errors.Is(err, os.ErrNotExist) {
@@ -181,19 +185,21 @@ func (s Source) findContext(n *NATSContext) error {
 // contextsListed bounds the names that a problem lists.
 const contextsListed = 20
 
-// knownContexts returns the names of the contexts in a directory, sorted, and not too
-// many of them.
+// knownContexts returns the names of the contexts in a directory, sorted, and at most
+// contextsListed of them.
 func knownContexts(dir string) (names []string) {
 	files, _ := os.ReadDir(dir)
 	for _, f := range files {
-		if name, ok := strings.CutSuffix(f.Name(), ".json"); ok && !f.IsDir() && len(names) < contextsListed {
+		if name, ok := strings.CutSuffix(f.Name(), ".json"); ok && !f.IsDir() &&
+			len(names) < contextsListed {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// loadContext reads the settings of the context.
+// loadContext reads the settings of the context, and notes those that the stage ignores,
+// so that a command can warn of them.
 func (s Source) loadContext(n *NATSContext) error {
 	f, err := os.Open(n.Path)
 	if err != nil {
@@ -205,9 +211,11 @@ func (s Source) loadContext(n *NATSContext) error {
 		return plainPathError(err)
 	}
 	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(text, &fields); err != nil || fields == nil { // the error may quote the file
+	// The error may quote the file.
+	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
 		return fmt.Errorf("%s: not a JSON object, as nats context writes it", n.Path)
 	}
+
 	n.values = make(map[string]string)
 	for _, field := range contextFields {
 		value, err := s.contextValue(fields[field.name], field.path)
@@ -218,10 +226,12 @@ func (s Source) loadContext(n *NATSContext) error {
 		delete(fields, field.name)
 	}
 	for name, value := range fields {
-		if empty := []string{`""`, "null", "false", "[]"}; !slices.Contains(empty, string(bytes.TrimSpace(value))) && !slices.Contains(contextNotes, name) {
+		if empty := []string{`""`, "null", "false", "[]"}; !slices.Contains(empty,
+			string(bytes.TrimSpace(value))) && !slices.Contains(contextNotes, name) {
 			n.Ignored = append(n.Ignored, name)
 		}
 	}
+
 	login := n.chooseLogin()
 	slices.Sort(n.Ignored)
 	if (n.values["STAGE_NATS_URL"] == "" || !login) && slices.Contains(n.Ignored, "nsc") {
@@ -255,7 +265,9 @@ func (n *NATSContext) chooseLogin() (taken bool) {
 	return taken
 }
 
-// contextValue returns the text of a setting.
+// contextValue returns the text of a setting. A path may begin with ~ and have variables
+// such as $HOME, as in the nats CLI. A reference to a secret store such as op:// is an
+// error: taken as a text, it would be sent to the server as the password.
 func (s Source) contextValue(raw json.RawMessage, path bool) (string, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "", nil
@@ -270,14 +282,16 @@ func (s Source) contextValue(raw json.RawMessage, path bool) (string, error) {
 	}
 	for _, scheme := range []string{"op://", "nsc://", "env://", "data:"} {
 		if strings.HasPrefix(text, scheme) {
-			return "", fmt.Errorf("%s is not supported: name a file, or set the variable of the stage", scheme)
+			return "", fmt.Errorf("%s is not supported: name a file, "+
+				"or set the variable of the stage", scheme)
 		}
 	}
 	if !path {
 		return text, nil
 	}
 	text = strings.TrimPrefix(text, "file://")
-	if rest, ok := strings.CutPrefix(text, "~"); ok && (rest == "" || rest[0] == '/' || rest[0] == filepath.Separator) {
+	if rest, ok := strings.CutPrefix(text, "~"); ok &&
+		(rest == "" || rest[0] == '/' || rest[0] == filepath.Separator) {
 		text = s.home() + rest
 	}
 	return os.Expand(text, func(name string) string { return s.Environ[name] }), nil

@@ -21,7 +21,7 @@ func (c *Config) Settings() map[string]string {
 	return settings
 }
 
-// given reports whether the variable has a value that is not its default.
+// given reports whether the variable was set, rather than left at its default.
 func (c *Config) given(f *Field) bool {
 	from := c.origins[f.Variable]
 	return from != fromDefault && from != ""
@@ -79,7 +79,8 @@ func WriteMarkdown(w io.Writer) error {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", variable, fallback, help)
 	}
-	b.WriteString("| `OTEL_*` | unset | the usual OpenTelemetry variables switch tracing and the export of metrics on: see docs/tracing.md |\n")
+	b.WriteString("| `OTEL_*` | unset | the usual OpenTelemetry variables switch tracing and the " +
+		"export of metrics on: see docs/tracing.md |\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
-// problems collects problems, each with how to fix it: at most one decoding problem of
-// each variable, and none that follows from another.
+// problems collects problems, each with how to fix it. A check adds a problem only if the
+// variables that it compares have none so far (see none), so no problem follows from
+// another: with STAGE_WINDOW=abc, nothing is reported of STAGE_ORDER_SPAN.
 type problems struct {
 	layers     layers // name the source of a value
 	byVariable map[string][]string
@@ -25,7 +26,8 @@ func (p *problems) add(variable, format string, args ...any) {
 	p.byVariable[variable] = append(p.byVariable[variable], fmt.Sprintf(format, args...))
 }
 
-// addMore adds what a closer look has found, of variables that have no problem yet.
+// addMore adds the problems that [Source.More] has found. A variable that has a problem
+// already gets no second one.
 func (p *problems) addMore(more map[string]error) {
 	for variable, err := range more {
 		if err != nil && p.none(variable) {
@@ -34,24 +36,28 @@ func (p *problems) addMore(more map[string]error) {
 	}
 }
 
-// none reports whether the variables have no problem so far, and can be compared.
+// none reports whether the variables have no problem so far, so that they can be
+// compared.
 func (p *problems) none(variables ...string) bool {
 	return !slices.ContainsFunc(variables, func(v string) bool { return len(p.byVariable[v]) > 0 })
 }
 
-// forgetOpening drops the problems of the login and of the files that settings name.
+// forgetOpening drops the problems of the login and of the files that settings name, for
+// a command that opens neither; see [Source.Offline].
 func (p *problems) forgetOpening() {
 	for _, f := range Fields() {
-		if f.Kind() == "path" || f.Variable == "STAGE_NATS_USER" || f.Variable == "STAGE_NATS_TLS_FIRST" { // secrets are paths, too
+		// The kind of a secret is path, too.
+		if f.Kind() == "path" || f.Variable == "STAGE_NATS_USER" ||
+			f.Variable == "STAGE_NATS_TLS_FIRST" {
 			delete(p.byVariable, f.Variable)
 			delete(p.byVariable, f.Variable+FileSuffix)
 		}
 	}
 }
 
-// join returns all problems: first of the fields, in their order, then the others by
-// name. It removes secrets from the texts, since one may have been set as the value of
-// another variable.
+// join returns all problems: those of fields first, in the order of the fields, then the
+// others by name. It removes secrets from the texts, since a problem quotes values, and
+// the key may have been set as the value of another variable, such as STAGE_LLM_PROVIDER.
 func (p *problems) join(secrets *Secrets) error {
 	var all []error
 	take := func(variable string) {
@@ -83,7 +89,7 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the problem.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Invalid returns err as a [*Error]; nil for nil.
+// Invalid returns err as an [*Error]. It returns nil for nil.
 func Invalid(err error) error {
 	if err == nil {
 		return nil
@@ -97,8 +103,8 @@ func IsInvalid(err error) bool {
 	return is
 }
 
-// settings are the variables and flags that set the fields named by errors of the
-// consumer.
+// settings has the variable or flag that sets each field which errors of the consumer
+// name. The consumer is a library, and does not know how this program calls its fields.
 var settings = map[streams.Field]string{
 	streams.FieldName:              "STAGE_NAME",
 	streams.FieldInputStream:       "STAGE_INPUT_STREAM",
@@ -128,7 +134,7 @@ func Explain(err error) string {
 	return streams.Explain(err, func(f streams.Field) string { return settings[f] })
 }
 
-// Explained wraps err in an error with the text of [Explain]; nil for nil.
+// Explained wraps err in an error with the text of [Explain]. It returns nil for nil.
 func Explained(err error) error {
 	if err == nil {
 		return nil
@@ -136,7 +142,8 @@ func Explained(err error) error {
 	return &explained{err: err, text: Explain(err)}
 }
 
-// explained is an error with another text.
+// explained is an error with another text. It wraps the original, so that errors.Is and
+// errors.As find the same as before.
 type explained struct {
 	err  error
 	text string

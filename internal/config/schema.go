@@ -24,7 +24,8 @@ type variableSchema struct {
 
 // schema returns the schema of the variable.
 func (f *Field) schema() variableSchema {
-	s := variableSchema{Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret, Type: []string{"string"}, Pattern: f.kind.pattern}
+	s := variableSchema{Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret,
+		Type: []string{"string"}, Pattern: f.kind.pattern}
 	if f.kind.json != "" {
 		s.Type = []string{f.kind.json, "string"}
 	}
@@ -46,7 +47,7 @@ func (f *Field) schema() variableSchema {
 	return s
 }
 
-// limit returns the value of the bound, nil where it limits nothing.
+// limit returns the value of the bound, or nil if the bound limits nothing.
 func (b bound) limit() *float64 {
 	if b.text == "" {
 		return nil
@@ -71,8 +72,9 @@ func WriteSchema(w io.Writer) error {
 	out.SetEscapeHTML(false)
 	out.SetIndent("", "  ")
 	return out.Encode(map[string]any{
-		"$schema":              "http://json-schema.org/draft-07/schema#",
-		"title":                "variables of " + strings.TrimSuffix(strings.ToLower(VariablePrefix), "_"),
+		"$schema": "http://json-schema.org/draft-07/schema#",
+		"title": "variables of " +
+			strings.TrimSuffix(strings.ToLower(VariablePrefix), "_"),
 		"type":                 "object",
 		"additionalProperties": false,
 		"properties":           properties,

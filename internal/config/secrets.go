@@ -21,11 +21,14 @@ type Secrets struct {
 	// and may be ordinary words of a reply, so they are removed from log lines and errors
 	// alone.
 	other redact.Redactor
-	again func() // gathers all secrets; nil before the first were gathered
+	// again gathers the secrets of all stages that use this collection. Each [Source.Load]
+	// wraps the function of the one before. It is nil before the first.
+	again func()
 }
 
-// Renew adds all secrets in use again, as their files hold them now, so that only a
-// secret that was rotated is ever forgotten.
+// Renew adds all secrets again, as their files hold them now. The collection is bounded,
+// and drops those that were added longest ago: after a Renew these are secrets that were
+// rotated.
 func (s *Secrets) Renew() {
 	if s != nil && s.again != nil {
 		s.again()
@@ -53,8 +56,9 @@ func (c *Config) Redactor() *redact.Redactor {
 	return &c.secrets.llm
 }
 
-// RedactError returns err, or where its text holds secrets an error with the rest of the
-// text, which wraps nothing.
+// RedactError returns err, unless its text holds secrets. Then it returns an error with
+// the rest of the text, which wraps nothing: the wrapped error would still have the
+// secret.
 func (s *Secrets) RedactError(err error) error {
 	text := err.Error()
 	if clean := string(s.Redact([]byte(text))); clean != text {
@@ -63,8 +67,9 @@ func (s *Secrets) RedactError(err error) error {
 	return err
 }
 
-// gather adds the secrets of the configuration and of the environment. It skips files
-// that cannot be read: loadField has reported them.
+// gather adds the secrets of the configuration and of the environment. Those that are
+// sent to a provider go to llm, all others to other, see [Secrets]. It skips files that
+// cannot be read: loadField has reported them.
 func (s *Secrets) gather(c *Config, environ map[string]string) {
 	for _, f := range Fields() {
 		if !f.Secret {
@@ -93,18 +98,21 @@ func (s *Secrets) gather(c *Config, environ map[string]string) {
 	}
 	for _, name := range []string{"", "TRACES_", "METRICS_"} {
 		s.addList(environ["OTEL_EXPORTER_OTLP_"+name+"HEADERS"])
-		s.other.AddValue(strings.Join(redact.URLSecrets(environ["OTEL_EXPORTER_OTLP_"+name+"ENDPOINT"]), " "))
+		s.other.AddValue(
+			strings.Join(redact.URLSecrets(environ["OTEL_EXPORTER_OTLP_"+name+"ENDPOINT"]), " "))
 	}
 }
 
-// addSeeds adds the tokens and seeds in a credentials file or an NKey seed file.
+// addSeeds adds the tokens and seeds in a credentials file or an NKey seed file: lines of
+// more than 40 characters that are neither a rule of dashes nor a sentence.
 func (s *Secrets) addSeeds(path string) {
 	if path == "" {
 		return
 	}
 	text, _ := redact.SecretFile(path).Value()
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); len(line) > 40 && !strings.HasPrefix(line, "-") && !strings.Contains(line, " ") {
+		if line = strings.TrimSpace(line); len(line) > 40 && !strings.HasPrefix(line, "-") &&
+			!strings.Contains(line, " ") {
 			s.other.Add(line)
 		}
 	}

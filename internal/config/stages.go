@@ -24,26 +24,37 @@ const (
 	stagesProblems = 20
 )
 
-// processGroups are the groups of settings that the stages of one process have in common.
+// processGroups are the groups of settings that all stages of a process share. One of
+// them in the settings of a single stage is an error: it would apply to the other stages,
+// too.
 var processGroups = []string{"NATS", "Embedded server", "Operation"}
 
-// ReadStages reads the settings of the stages of one process: each is what [Source.Stage]
-// takes, with the line of each value. path is a YAML file, a list with a map for each
-// stage from names of variables without their prefix, in lower case, to texts, numbers,
-// booleans or nothing, which is unset:
+// ReadStages reads the settings of the stages of one process. Each is what [Source.Stage]
+// takes, with the line of each value. path is one of three:
+//
+// A YAML file with a list. Each entry is a map for a stage, from names of variables
+// without their prefix, in lower case, to texts, numbers, booleans or nothing, which is
+// unset:
 //
 //   - name: extract
 //     pool_size: 32
 //     llm_api_key_file: /run/secrets/openai
+//   - name: judge
 //
-// in which the list may be the member stages of a map, beside max_concurrency, the most
-// calls in flight of all stages at one account,
+// A YAML file with a map. It has that list as its member stages, and may have
+// max_concurrency beside it, the most calls in flight of all stages at one account:
 //
-// or a directory, each of whose files *.env has the variables of a stage, in the order of
-// their names (see [ReadEnvFile]). Each stage has a name of its own, and no setting of
-// the process as a whole. The error lists all problems by file, line and entry, and
-// repeats no value. There are at most 32 stages. The stages that could be read are returned
-// with the error, so that the problems of their values can be found in the same round.
+//	max_concurrency: 40
+//	stages:
+//	  - name: extract
+//
+// A directory. Each of its files *.env has the variables of one stage (see
+// [ReadEnvFile]), in the order of the files' names.
+//
+// Each stage has a name of its own, and no setting of the process as a whole. There are
+// at most 32 stages. The error lists all problems by file, line and entry, and repeats no
+// value. The stages that could be read are returned with the error, so that the problems
+// of their values can be found in the same round.
 func ReadStages(path string) ([]EnvFile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -61,19 +72,22 @@ func ReadStages(path string) ([]EnvFile, error) {
 		}
 	}
 	if more := len(problems) - stagesProblems; more > 0 {
-		problems = append(problems[:stagesProblems], fmt.Errorf("%s: and %d more problems", path, more))
+		problems = append(problems[:stagesProblems],
+			fmt.Errorf("%s: and %d more problems", path, more))
 	}
 	return stages, errors.Join(problems...)
 }
 
-// checkStages checks that the number of stages is possible, and that each has a name of
-// its own.
+// checkStages checks that each stage has a name of its own. possible is false if the
+// number of stages is not: then no stage is worth a further look.
 func checkStages(path string, stages []EnvFile) (problems []error, possible bool) {
 	switch {
 	case len(stages) == 0:
-		return []error{fmt.Errorf("%s: no stage: write a list, - name: first, or give a directory with a file first.env for each stage", path)}, false
+		return []error{fmt.Errorf("%s: no stage: write a list, - name: "+
+			"first, or give a directory with a file first.env for each stage", path)}, false
 	case len(stages) > stagesMax:
-		return []error{fmt.Errorf("%s: %d stages, at most %d can run in one process: start several", path, len(stages), stagesMax)}, false
+		return []error{fmt.Errorf("%s: %d stages, at most %d can run in one process: "+
+			"start several", path, len(stages), stagesMax)}, false
 	}
 	first := make(map[string]string) // where each name is, by name
 	for i := range stages {
@@ -87,9 +101,11 @@ func checkStages(path string, stages []EnvFile) (problems []error, possible bool
 				s.bad = make(map[string]bool)
 			}
 			s.bad["STAGE_NAME"] = true
-			problems = append(problems, fmt.Errorf("%s: it has no name: give each stage one of its own", s.label))
+			problems = append(problems, fmt.Errorf("%s: it has no name: give each stage one of "+
+				"its own", s.label))
 		case first[name] != "":
-			problems = append(problems, fmt.Errorf("%s: the name %s is that of another stage, %s: give each one of its own", where, name, first[name]))
+			problems = append(problems, fmt.Errorf("%s: the name %s is that of another stage, %s: "+
+				"give each one of its own", where, name, first[name]))
 		default:
 			first[name] = where
 		}
@@ -114,9 +130,11 @@ func readStagesDir(dir string) (stages []EnvFile, problems []error) {
 			continue
 		}
 		file.label = path
+
 		for _, variable := range slices.Sorted(maps.Keys(file.Values)) {
 			if why := notOfAStage(variable, func(v string) string { return v }); why != "" {
-				problems = append(problems, fmt.Errorf("%s: %s: %s", file.where(variable), variable, why))
+				problems = append(problems,
+					fmt.Errorf("%s: %s: %s", file.where(variable), variable, why))
 			}
 		}
 		stages = append(stages, file)
@@ -147,17 +165,20 @@ func readStagesFile(path string) (stages []EnvFile, problems []error) {
 		}
 		return stages, problems
 	case list.Kind != yaml.SequenceNode:
-		return nil, []error{fmt.Errorf("%s line %d: not a list: begin each stage with a dash, - name: first", path, list.Line)}
+		return nil, []error{fmt.Errorf("%s line %d: not a list: begin each stage with a dash, "+
+			"- name: first", path, list.Line)}
 	}
 	return readList(path, list)
 }
 
-// readProcess reads a map that has the list of stages, and what is about all of them.
+// readProcess reads a map: the list of stages in it, and the settings of the whole
+// process beside that.
 func readProcess(path string, m *yaml.Node) (limit int, list *yaml.Node, problems []error) {
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		key, value := m.Content[i], m.Content[i+1]
 		problem := func(text string) {
-			problems = append(problems, fmt.Errorf("%s line %d: %s: %s", path, key.Line, key.Value, text))
+			problems = append(problems,
+				fmt.Errorf("%s line %d: %s: %s", path, key.Line, key.Value, text))
 		}
 		switch key.Value {
 		case "stages":
@@ -171,11 +192,13 @@ func readProcess(path string, m *yaml.Node) (limit int, list *yaml.Node, problem
 				problem("give the most calls in flight of all stages at one account, 1 to 10000")
 			}
 		default:
-			problem("not a list of stages: begin each with a dash, - name: first; or give the list as stages, beside max_concurrency")
+			problem("not a list of stages: begin each with a dash, - name: " +
+				"first; or give the list as stages, beside max_concurrency")
 		}
 	}
 	if list == nil && len(problems) == 0 {
-		problems = append(problems, fmt.Errorf("%s line %d: stages: it is missing: give the list of stages", path, m.Line))
+		problems = append(problems, fmt.Errorf("%s line %d: stages: it is missing: "+
+			"give the list of stages", path, m.Line))
 	}
 	return limit, list, problems
 }
@@ -185,17 +208,20 @@ func readList(path string, list *yaml.Node) (stages []EnvFile, problems []error)
 	for i, settings := range list.Content {
 		label := fmt.Sprintf("%s line %d: entry %d", path, settings.Line, i+1)
 		if settings.Kind != yaml.MappingNode {
-			problems = append(problems, fmt.Errorf("%s: not a map of settings: write name: value", label))
+			problems = append(problems,
+				fmt.Errorf("%s: not a map of settings: write name: value", label))
 			continue
 		}
-		stage := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int), label: label, bad: make(map[string]bool)}
+		stage := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int),
+			label: label, bad: make(map[string]bool)}
 		problems = append(problems, stage.readSettings(settings, i+1)...)
 		stages = append(stages, stage)
 	}
 	return stages, problems
 }
 
-// readSettings reads the settings of one entry of a YAML file.
+// readSettings reads the settings of one entry of a YAML file. A setting that can't be
+// read is noted in bad, so that problems which follow from its absence are left out.
 func (f *EnvFile) readSettings(settings *yaml.Node, entry int) (problems []error) {
 	for i := 0; i+1 < len(settings.Content); i += 2 {
 		key, at := settings.Content[i].Value, settings.Content[i].Line
@@ -208,7 +234,8 @@ func (f *EnvFile) readSettings(settings *yaml.Node, entry int) (problems []error
 		}
 		if why != "" {
 			f.bad[cmp.Or(Nearest(variable, suggestible(knownVariables())), variable)] = true
-			problems = append(problems, fmt.Errorf("%s line %d: entry %d: %s: %s", f.Path, at, entry, key, why))
+			problems = append(problems,
+				fmt.Errorf("%s line %d: entry %d: %s: %s", f.Path, at, entry, key, why))
 			continue
 		}
 		f.Values[variable], f.lines[variable] = value, at
@@ -222,17 +249,19 @@ func settingName(variable string) string {
 }
 
 // notOfAStage returns why a variable can't be set for one stage of a process, or "" if it
-// can. name is how variables are named in the file.
+// can. name turns a variable into its name in this file, for the text.
 func notOfAStage(variable string, name func(variable string) string) string {
 	known := knownVariables()
 	f := known[variable]
 	switch {
 	case f != nil && slices.Contains(processGroups, f.Group):
-		return fmt.Sprintf("it belongs to the process, which all stages share: set %s in the environment, or give --%s", variable, FlagName(f.FlagVariables()[0]))
+		return fmt.Sprintf("it belongs to the process, which all stages share: "+
+			"set %s in the environment, or give --%s", variable, FlagName(f.FlagVariables()[0]))
 	case f != nil:
 		return ""
 	case !strings.HasPrefix(variable, VariablePrefix):
-		return "it belongs to the process, which all stages share: set it in the environment, or in a file given by --env-file"
+		return "it belongs to the process, which all stages share: " +
+			"set it in the environment, or in a file given by --env-file"
 	}
 	if near := Nearest(variable, suggestible(known)); near != "" {
 		return fmt.Sprintf("unknown setting, did you mean %s?", name(near))
@@ -240,11 +269,13 @@ func notOfAStage(variable string, name func(variable string) string) string {
 	return "unknown setting: remove it; stage help settings lists all variables"
 }
 
-// scalar returns the text of a value as it was written, or why it is none.
+// scalar returns the text of a value as it was written: 007 stays 007, and yes stays yes.
+// why is the problem of a value that is no text, number or boolean.
 func scalar(n *yaml.Node) (text, why string) {
 	switch {
 	case n.Anchor != "" || n.Kind == yaml.AliasNode || yamldoc.IsTagged(n):
-		return "", "anchors, aliases and tags are not supported: what stages have in common goes into the environment"
+		return "", "anchors, aliases and tags are not supported: " +
+			"what stages have in common goes into the environment"
 	case n.Kind != yaml.ScalarNode:
 		return "", "its value is nested: write it as one text, in quotes, as the variable has it"
 	case yamldoc.IsNull(n):
@@ -253,15 +284,16 @@ func scalar(n *yaml.Node) (text, why string) {
 	return n.Value, ""
 }
 
-// yamlError returns an error of the parser with its place, and without the text around
-// it, which may hold secrets. The usual mistake is a template, or JSON, that is not in
-// quotes: YAML reads its braces.
+// yamlError adds the file to an error of the parser. The text around the place is left
+// out, as it may hold secrets. The usual mistake is a template, or JSON, without quotes:
+// YAML reads its braces as a map.
 func yamlError(path string, text []byte, err error) error {
 	e, ok := errors.AsType[*yamldoc.Error](err)
 	if !ok || e.Line == 0 {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if lines := strings.Split(string(text), "\n"); e.Line <= len(lines) && strings.Contains(lines[e.Line-1], "{") {
+	if lines := strings.Split(string(text), "\n"); e.Line <= len(lines) &&
+		strings.Contains(lines[e.Line-1], "{") {
 		e.Hint = "put a template or JSON into quotes, or into a block (|)"
 	}
 	return fmt.Errorf("%s %w", path, e)

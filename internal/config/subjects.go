@@ -10,7 +10,8 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 )
 
-// partitionMark stands for the number of the partition in the input subject.
+// partitionMark stands for the number of the partition in the input subject. For example,
+// rows.{partition}.> is rows.3.> for partition 3.
 const partitionMark = "{partition}"
 
 // DedupePrefix starts the subjects of stored replies, which equal rows share.
@@ -32,14 +33,16 @@ func (c *InputConfig) PartitionSubject(partition int) string {
 	return strings.ReplaceAll(c.Subject, partitionMark, strconv.Itoa(partition))
 }
 
-// OfResults reports whether the rows are the results of another stage, in the stream of
-// results or in one like it: the input subject is one of results.
+// OfResults reports whether the rows are the results of another stage: the input subject
+// matches subjects of results. The stream need not be the same one, since a stream may
+// mirror or source another.
 func (c *Config) OfResults() bool {
-	return streams.Overlap(strings.ReplaceAll(c.Input.Subject, partitionMark, "*"), c.Result.Subject+".*.*.rows")
+	return streams.Overlap(strings.ReplaceAll(c.Input.Subject, partitionMark, "*"),
+		c.Result.Subject+".*.*.rows")
 }
 
-// checkStreams checks the streams and subjects, and that nothing the stage publishes
-// comes back as its input.
+// checkStreams checks the names of the streams, the subjects, and that nothing that the
+// stage publishes comes back as its input.
 func (c *Config) checkStreams(found *problems) {
 	names := []struct{ variable, name string }{
 		{"STAGE_INPUT_STREAM", c.Input.Stream},
@@ -57,30 +60,42 @@ func (c *Config) checkStreams(found *problems) {
 		if s.name == "" || len(s.name) > 255 || strings.ContainsFunc(s.name, func(r rune) bool {
 			return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r)
 		}) {
-			found.add(s.variable, "%q is not a stream's name: give one without spaces and . * > / \\", s.name)
+			found.add(s.variable,
+				"%q is not a stream's name: give one without spaces and . * > / \\", s.name)
 			continue
 		}
 		for _, earlier := range names[:i] {
-			if chained := earlier.variable == "STAGE_INPUT_STREAM" && s.variable == "STAGE_RESULT_STREAM" && c.OfResults(); earlier.name == s.name && !chained {
-				found.add(s.variable, "%s is %s already: give each its own stream", s.name, earlier.variable)
+			// A stage that reads another's results may have them in its own result stream.
+			chained := earlier.variable == "STAGE_INPUT_STREAM" &&
+				s.variable == "STAGE_RESULT_STREAM" && c.OfResults()
+			if earlier.name == s.name && !chained {
+				found.add(s.variable, "%s is %s already: give each its own stream", s.name,
+					earlier.variable)
 				break
 			}
 		}
 	}
+
 	if c.Streams.Replicas%2 == 0 && found.none("STAGE_STREAM_REPLICAS") {
-		found.add("STAGE_STREAM_REPLICAS", "%d: an even number survives no more failures than the odd one below, give 1, 3 or 5", c.Streams.Replicas)
+		found.add("STAGE_STREAM_REPLICAS",
+			"%d: an even number survives no more failures than the odd one below, give 1, 3 or 5",
+			c.Streams.Replicas)
 	}
+
 	found.checkSubject("STAGE_RESULT_SUBJECT", c.Result.Subject, "results")
 	found.checkSubject("STAGE_AUDIT_SUBJECT", c.Audit.Subject, "audit")
 	if bucket := c.Result.Bucket; bucket != "" && !streams.IsBucket(bucket) {
-		found.add("STAGE_RESULT_BUCKET", "%q is no name of a bucket: give letters, digits, - and _, at most 64", bucket)
+		found.add("STAGE_RESULT_BUCKET",
+			"%q is no name of a bucket: give letters, digits, - and _, at most 64", bucket)
 	}
 	switch age := c.Result.MaxAge; {
 	case !found.none("STAGE_RESULT_MAX_AGE") || age == 0:
 	case age < time.Minute:
-		found.add("STAGE_RESULT_MAX_AGE", "%v is less than a minute: give 1m or more, or 0 to keep all results", age)
+		found.add("STAGE_RESULT_MAX_AGE",
+			"%v is less than a minute: give 1m or more, or 0 to keep all results", age)
 	case c.Result.Bucket != "":
-		found.add("STAGE_RESULT_MAX_AGE", "bodies in a bucket (STAGE_RESULT_BUCKET) would stay when their results are dropped: unset one of the two")
+		found.add("STAGE_RESULT_MAX_AGE", "bodies in a bucket (STAGE_RESULT_BUCKET) would stay "+
+			"when their results are dropped: unset one of the two")
 	}
 	if dead := c.Streams.DeadLetterSubject; dead != "" {
 		found.checkSubject("STAGE_DEAD_LETTER_SUBJECT", dead, "rows-failed")
@@ -95,8 +110,8 @@ func (p *problems) checkSubject(variable, subject, example string) {
 	}
 }
 
-// checkInput checks the subject of the input, first for itself and then against all that
-// the stage publishes or captures.
+// checkInput checks the subject of the input: first by itself, then against all subjects
+// that the stage publishes on or captures.
 func (c *Config) checkInput(found *problems) {
 	const variable = "STAGE_INPUT_SUBJECT"
 	input := c.Input.PartitionSubject(0)
@@ -104,10 +119,15 @@ func (c *Config) checkInput(found *problems) {
 	case !validSubject(input, true):
 		found.add(variable, "%q is not a subject, such as rows.>", c.Input.Subject)
 	case strings.Count(c.Input.Subject, partitionMark) > 1,
-		strings.Contains(c.Input.Subject, partitionMark) && !slices.Contains(strings.Split(c.Input.Subject, "."), partitionMark):
-		found.add(variable, "%q: {partition} must be one token of the subject, as in rows.{partition}.>", c.Input.Subject)
-	case !c.anyInput && found.none("STAGE_PARTITIONS") && c.Streams.Partitions > 1 && !strings.Contains(c.Input.Subject, partitionMark):
-		found.add(variable, "%q has no place for the partition: with %d partitions write it as rows.{partition}.>, or set STAGE_PARTITIONS=1",
+		strings.Contains(c.Input.Subject, partitionMark) &&
+			!slices.Contains(strings.Split(c.Input.Subject, "."), partitionMark):
+		found.add(variable,
+			"%q: {partition} must be one token of the subject, as in rows.{partition}.>",
+			c.Input.Subject)
+	case !c.anyInput && found.none("STAGE_PARTITIONS") && c.Streams.Partitions > 1 &&
+		!strings.Contains(c.Input.Subject, partitionMark):
+		found.add(variable, "%q has no place for the partition: with %d partitions write it as "+
+			"rows.{partition}.>, or set STAGE_PARTITIONS=1",
 			c.Input.Subject, c.Streams.Partitions)
 	}
 	if !found.none(variable, "STAGE_NAME") {
@@ -121,40 +141,48 @@ func (c *Config) checkInput(found *problems) {
 	c.checkOutputs(anyPartition, found)
 }
 
-// checkResultsIn checks an input of results: that it is another stage's, and nothing else
-// of its log.
+// checkResultsIn checks an input that consists of results. It must be another stage's:
+// with its own results as input, a stage would answer its answers for ever. And it must
+// not include claims, which are in the same log but are no rows.
 func (c *Config) checkResultsIn(input string, found *problems) {
 	const variable = "STAGE_INPUT_SUBJECT"
 	if own := c.Result.Subject + "." + c.Name + ".*.*"; streams.Overlap(input, own) {
-		found.add(variable, "%q also matches the results of this stage, %s, which would be input again and again: "+
-			"name the stage whose results are meant, as in %s.STAGE.*.rows", c.Input.Subject, own, c.Result.Subject)
+		found.add(variable, "%q also matches the results of this stage, %s, "+
+			"which would be input again and again: name the stage whose results are meant, "+
+			"as in %s.STAGE.*.rows", c.Input.Subject, own, c.Result.Subject)
 	} else if streams.Overlap(input, c.Result.Subject+".*.*.claim") {
-		found.add(variable, "%q matches more than results, such as claims, which are no rows: end it with .rows, as in %s.STAGE.*.rows",
+		found.add(variable, "%q matches more than results, such as claims, which are no rows: "+
+			"end it with .rows, as in %s.STAGE.*.rows",
 			c.Input.Subject, c.Result.Subject)
 	}
 }
 
-// CheckCycle reports stages that read each other's results in a circle. They have no
-// other rows, and one that came in would be answered and paid for again and again.
-// [Config.checkResultsIn] finds a stage that reads its own.
+// CheckCycle reports stages that read each other's results in a circle, for example
+// extract -> judge -> extract. They have no other input, so no row comes in; one that did
+// would be answered, and paid for, again and again. [Config.checkResultsIn] finds a stage
+// that reads its own results.
 func CheckCycle(stages []*Config) error {
 	source := func(c *Config) *Config {
 		input := strings.ReplaceAll(c.Input.Subject, partitionMark, "*")
 		for _, s := range stages {
-			if s.Result.Stream == c.Input.Stream && streams.Overlap(input, s.Result.Subject+"."+s.Name+".*.rows") {
+			if s.Result.Stream == c.Input.Stream &&
+				streams.Overlap(input, s.Result.Subject+"."+s.Name+".*.rows") {
 				return s
 			}
 		}
 		return nil
 	}
+
 	for _, last := range stages {
 		circle := []string{last.Name}
 		for s := source(last); s != nil && len(circle) <= len(stages); s = source(s) {
 			circle = append(circle, s.Name)
 			if s == last {
 				slices.Reverse(circle)
-				return fmt.Errorf("STAGE_INPUT_SUBJECT: the stages %s read each other's results in a circle, so no row comes in, and one that did "+
-					"would be answered again and again: give the first of the chain an input of its own", strings.Join(circle, " -> "))
+				return fmt.Errorf("STAGE_INPUT_SUBJECT: the stages %s read each other's results "+
+					"in a circle, so no row comes in, and one that did would be answered again "+
+					"and again: give the first of the chain an input of its own",
+					strings.Join(circle, " -> "))
 			}
 		}
 	}
@@ -162,7 +190,7 @@ func CheckCycle(stages []*Config) error {
 }
 
 // checkOutputs checks that no output is input again: such a row would be answered and
-// paid for again and again.
+// paid for again and again. For example, a dead letter on rows.failed would match rows.>.
 func (c *Config) checkOutputs(input string, found *problems) {
 	type output struct{ variable, subject string }
 	outputs := []output{
@@ -185,7 +213,9 @@ func (c *Config) checkOutputs(input string, found *problems) {
 	}
 	for _, out := range outputs {
 		if out.subject != "" && found.none(out.variable) && streams.Overlap(input, out.subject) {
-			found.add(out.variable, "messages on %s would be input again, since STAGE_INPUT_SUBJECT is %q: choose another subject", out.subject, c.Input.Subject)
+			found.add(out.variable, "messages on %s would be input again, "+
+				"since STAGE_INPUT_SUBJECT is %q: choose another subject", out.subject,
+				c.Input.Subject)
 		}
 	}
 }
@@ -202,9 +232,12 @@ func (c *Config) checkBatchSubject(input string, found *problems) {
 		{"STAGE_DEDUPE", DedupePrefix + ">"},
 		{"STAGE_BATCH_STREAM", "batches.>"},
 	} {
-		taken := streams.Overlap(in.subject, BatchSubject(c.Name)) || streams.Overlap(in.subject, DeferredSubject(c.Name, "*"))
+		taken := streams.Overlap(in.subject, BatchSubject(c.Name)) ||
+			streams.Overlap(in.subject, DeferredSubject(c.Name, "*"))
 		if in.subject != "" && found.none(in.variable) && taken {
-			found.add("STAGE_NAME", "batched requests arrive on %s, which matches %s (%s): give another name", BatchSubject(c.Name), in.subject, in.variable)
+			found.add("STAGE_NAME",
+				"batched requests arrive on %s, which matches %s (%s): give another name",
+				BatchSubject(c.Name), in.subject, in.variable)
 		}
 	}
 }
@@ -214,12 +247,14 @@ func validSubject(subject string, wildcards bool) bool {
 	return validTokens(subject, wildcards) && !strings.HasPrefix(subject+".", "$JS.")
 }
 
-// validTokens is [validSubject] without the rule about subjects of the server.
+// validTokens is [validSubject] without the rule about subjects of the server. A wildcard
+// is a whole token, and > only the last one.
 func validTokens(subject string, wildcards bool) bool {
 	tokens := strings.Split(subject, ".")
 	for i, token := range tokens {
 		switch {
-		case token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }):
+		case token == "" ||
+			strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 			return false
 		case token == "*" || token == ">" && i == len(tokens)-1:
 			if !wildcards {

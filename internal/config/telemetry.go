@@ -9,22 +9,23 @@ import (
 	"strings"
 )
 
-// TracingConfig is what the OTEL_* variables set for the stage itself. OpenTelemetry's
-// own packages read the others (endpoint, headers, TLS, compression, timeouts, sampler,
-// limits) from the environment of the process; they are only checked here, since those
-// packages silently fall back to a default where a value is wrong. The zero value is off.
+// TracingConfig has the OTEL_* variables that the stage itself reads for spans.
+// OpenTelemetry's own packages read the others (endpoint, headers, TLS, compression,
+// timeouts, sampler, limits) from the environment of the process. The stage only checks
+// these, since the packages fall back to a default without a word where a value is wrong.
+// The zero value is off.
 type TracingConfig struct {
 	OTLP      bool   // spans go to a receiver, by Protocol
-	Protocol  string // grpc, http/protobuf or http/json; "" without OTLP
+	Protocol  string // grpc, http/protobuf or http/json, or "" without OTLP
 	Console   bool   // spans are printed on standard error
 	QueueSize int    // most spans that wait for an exporter, or 0 for the SDK's default
 }
 
-// Tracing returns what the OTEL_* variables set for spans.
+// Tracing returns the OTEL_* settings of spans.
 func (c *Config) Tracing() TracingConfig { return c.tracing }
 
-// MetricsConfig is what the OTEL_* variables set for the export of metrics. The zero value
-// is off: metrics are served to Prometheus in any case.
+// MetricsConfig has the OTEL_* variables of the export of metrics. The zero value is off.
+// Prometheus can scrape the metrics in any case.
 type MetricsConfig struct {
 	// OTLP sends the metrics to a receiver, by Protocol.
 	OTLP bool
@@ -32,7 +33,7 @@ type MetricsConfig struct {
 	Protocol string
 }
 
-// MetricsExport returns what the OTEL_* variables set for metrics.
+// MetricsExport returns the OTEL_* settings of metrics.
 func (c *Config) MetricsExport() MetricsConfig { return c.metrics }
 
 // On reports whether there are spans to record.
@@ -46,14 +47,14 @@ const (
 	protocolJSON     = "http/json"
 )
 
-// otelVariables reads the OTEL_* variables.
+// otelVariables reads the OTEL_* variables and collects their problems.
 type otelVariables struct {
 	environ map[string]string
 	found   *problems
 }
 
-// loadTelemetry reads the OTEL_* variables. Where they switch neither tracing nor the
-// export of metrics on they are not checked: they may be meant for other programs.
+// loadTelemetry reads the OTEL_* variables. While they switch on neither tracing nor the
+// export of metrics, they are not checked: they may be meant for other programs.
 func loadTelemetry(environ map[string]string, found *problems) (t TracingConfig, m MetricsConfig) {
 	v := otelVariables{environ, found}
 	if strings.EqualFold(v.get("OTEL_SDK_DISABLED"), "true") {
@@ -73,8 +74,8 @@ func loadTelemetry(environ map[string]string, found *problems) (t TracingConfig,
 
 func (v otelVariables) get(name string) string { return strings.TrimSpace(v.environ[name]) }
 
-// exporters calls use with each exporter of a list that is not none. use reports whether
-// the stage has that exporter; choices name those that it has.
+// exporters calls use with each exporter of a list, except none. use reports whether the
+// stage has that exporter. choices names the exporters that it has, for the problem.
 func (v otelVariables) exporters(variable, choices string, use func(exporter string) bool) {
 	list := splitList(v.get(variable))
 	for _, exporter := range list {
@@ -87,7 +88,8 @@ func (v otelVariables) exporters(variable, choices string, use func(exporter str
 	}
 }
 
-// protocol reads the protocol of OTLP for a signal, such as TRACES.
+// protocol reads the protocol of OTLP for a signal, such as TRACES. The variable of the
+// signal takes precedence over that for all signals.
 func (v otelVariables) protocol(signal string, choices ...string) string {
 	name := "OTEL_EXPORTER_OTLP_" + signal + "_PROTOCOL"
 	if v.get(name) == "" {
@@ -95,7 +97,8 @@ func (v otelVariables) protocol(signal string, choices ...string) string {
 	}
 	protocol := cmp.Or(v.get(name), protocolProtobuf)
 	if !slices.Contains(choices, protocol) {
-		v.found.add(name, "%q is not supported for %s: choose %s", protocol, strings.ToLower(signal), orList(choices))
+		v.found.add(name, "%q is not supported for %s: choose %s", protocol,
+			strings.ToLower(signal), orList(choices))
 	}
 	return protocol
 }
@@ -116,7 +119,8 @@ func (v otelVariables) checkNumbers(names ...string) {
 func (v otelVariables) checkReceiver(signal string) {
 	prefix := "OTEL_EXPORTER_OTLP_" + signal
 	if text := v.get(prefix + "ENDPOINT"); text != "" {
-		if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		if u, err := url.Parse(text); err != nil || u.Host == "" ||
+			u.Scheme != "http" && u.Scheme != "https" {
 			v.found.add(prefix+"ENDPOINT", "%q: give a URL such as http://localhost:4318", text)
 		}
 	}
@@ -136,7 +140,8 @@ func (v otelVariables) checkReceiver(signal string) {
 // choose reads where spans go.
 func (t *TracingConfig) choose(v otelVariables) {
 	if v.get("OTEL_TRACES_EXPORTER") == "" {
-		t.OTLP = v.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || v.get("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
+		t.OTLP = v.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" ||
+			v.get("OTEL_EXPORTER_OTLP_ENDPOINT") != ""
 		return
 	}
 	v.exporters("OTEL_TRACES_EXPORTER", "otlp, console or none", func(exporter string) bool {
@@ -146,22 +151,27 @@ func (t *TracingConfig) choose(v otelVariables) {
 	})
 }
 
-// load reads the rest of what the stage itself needs for spans.
+// load reads the settings of spans that the stage itself needs, and checks those that the
+// SDK reads.
 func (t *TracingConfig) load(v otelVariables) {
 	if t.OTLP {
 		t.Protocol = v.protocol("TRACES", protocolProtobuf, protocolJSON, ProtocolGRPC)
 		v.checkReceiver("TRACES_")
 	}
 	v.checkSampler()
-	if list := v.get("OTEL_PROPAGATORS"); list != "" && !slices.Contains(splitList(list), "tracecontext") {
-		v.found.add("OTEL_PROPAGATORS", "%q: only tracecontext is supported, which continues the rows' traceparent; name it, or unset the variable", list)
+	if list := v.get("OTEL_PROPAGATORS"); list != "" &&
+		!slices.Contains(splitList(list), "tracecontext") {
+		v.found.add("OTEL_PROPAGATORS", "%q: only tracecontext is supported, "+
+			"which continues the rows' traceparent; name it, or unset the variable", list)
 	}
-	v.checkNumbers("OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE")
+	v.checkNumbers("OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT", "OTEL_BSP_MAX_QUEUE_SIZE",
+		"OTEL_BSP_MAX_EXPORT_BATCH_SIZE")
 	t.QueueSize, _ = strconv.Atoi(v.get("OTEL_BSP_MAX_QUEUE_SIZE"))
 }
 
-// choose reads whether metrics are sent. An endpoint for all signals does not switch that
-// on, unlike tracing: what is there may take spans alone.
+// choose reads whether metrics are sent. OTEL_EXPORTER_OTLP_ENDPOINT, which is for all
+// signals, switches on tracing but not metrics, since a receiver there may take spans
+// alone.
 func (m *MetricsConfig) choose(v otelVariables) {
 	if v.get("OTEL_METRICS_EXPORTER") == "" {
 		m.OTLP = v.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") != ""
@@ -169,11 +179,12 @@ func (m *MetricsConfig) choose(v otelVariables) {
 	}
 	v.exporters("OTEL_METRICS_EXPORTER", "otlp, prometheus or none", func(exporter string) bool {
 		m.OTLP = m.OTLP || exporter == "otlp"
-		return exporter == "otlp" || exporter == "prometheus" // which /metrics serves without being asked
+		return exporter == "otlp" || exporter == "prometheus" // /metrics is always served
 	})
 }
 
-// load reads the rest of what the stage itself needs for the export of metrics.
+// load reads the settings of metrics that the stage itself needs, and refuses those that
+// it does not have.
 func (m *MetricsConfig) load(v otelVariables) {
 	m.Protocol = v.protocol("METRICS", protocolProtobuf, ProtocolGRPC)
 	v.checkReceiver("METRICS_")
@@ -188,9 +199,11 @@ func (m *MetricsConfig) load(v otelVariables) {
 	}
 }
 
-// checkSampler checks the sampler, which the SDK reads.
+// checkSampler checks the sampler and its argument. The SDK reads both, but at a mistake
+// it falls back to its default, which samples everything.
 func (v otelVariables) checkSampler() {
-	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
+	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on",
+		"parentbased_always_off", "parentbased_traceidratio"}
 	name := strings.ToLower(v.get("OTEL_TRACES_SAMPLER"))
 	if name == "" {
 		return
@@ -198,9 +211,11 @@ func (v otelVariables) checkSampler() {
 	if !slices.Contains(samplers, name) {
 		v.found.add("OTEL_TRACES_SAMPLER", "%q is not supported: choose %s", name, orList(samplers))
 	}
-	if arg := v.get("OTEL_TRACES_SAMPLER_ARG"); arg != "" && strings.HasSuffix(name, "traceidratio") {
+	if arg := v.get("OTEL_TRACES_SAMPLER_ARG"); arg != "" &&
+		strings.HasSuffix(name, "traceidratio") {
 		if ratio, err := strconv.ParseFloat(arg, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
-			v.found.add("OTEL_TRACES_SAMPLER_ARG", "%q: give the fraction of traces to keep, from 0 to 1", arg)
+			v.found.add("OTEL_TRACES_SAMPLER_ARG",
+				"%q: give the fraction of traces to keep, from 0 to 1", arg)
 		}
 	}
 }

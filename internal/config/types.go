@@ -30,7 +30,8 @@ var sizeUnits = []struct {
 	bytes  int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
 
-// EnvDecode reads a size. KB and MB are refused, as they might mean either power.
+// EnvDecode reads a size. KB and MB are refused: some programs mean 1,000 by the K,
+// others 1,024.
 func (s *Size) EnvDecode(text string) error {
 	number, unit := strings.TrimSpace(text), int64(1)
 	for _, u := range sizeUnits {
@@ -44,14 +45,15 @@ func (s *Size) EnvDecode(text string) error {
 	case errors.Is(err, strconv.ErrRange), err == nil && n > math.MaxInt64/unit:
 		return fmt.Errorf("%q is too large", text)
 	case err != nil || n < 0:
-		return fmt.Errorf("%q is not a size: write a whole number of bytes, or one with KiB, MiB or GiB, such as 64MiB", text)
+		return fmt.Errorf("%q is not a size: write a whole number of bytes, or one with KiB, "+
+			"MiB or GiB, such as 64MiB", text)
 	}
 	*s = Size(n * unit)
 	return nil
 }
 
 // String writes the size in the largest unit that divides it, so that it reads back as
-// the same.
+// the same: 1GiB, but 1536MiB and not 1.5GiB.
 func (s Size) String() string {
 	for _, u := range sizeUnits[:len(sizeUnits)-1] {
 		if s != 0 && int64(s)%u.bytes == 0 {
@@ -69,7 +71,8 @@ type Milliseconds time.Duration
 func (m *Milliseconds) EnvDecode(text string) error {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsNaN(f) || math.Abs(f) > float64(math.MaxInt64/time.Millisecond) {
-		return fmt.Errorf("%q is not a number of milliseconds: write it without a unit, such as 50", text)
+		return fmt.Errorf("%q is not a number of milliseconds: write it without a unit, "+
+			"such as 50", text)
 	}
 	*m = Milliseconds(math.Round(f * float64(time.Millisecond)))
 	return nil
@@ -83,7 +86,7 @@ func (m Milliseconds) String() string {
 // SyncPolicy is how often the embedded server flushes its store to the disk.
 type SyncPolicy struct {
 	Always   bool          // before each answer
-	Interval time.Duration // else this often, above 0
+	Interval time.Duration // above 0, without Always
 }
 
 // EnvDecode reads the word always or a duration above 0.
@@ -125,7 +128,8 @@ func (u *URLs) EnvDecode(text string) error {
 		// The error of url.Parse holds the text, and the text may hold a password.
 		parsed, err := url.Parse(part)
 		if err != nil || parsed.Hostname() == "" {
-			return errors.New("not a list of server URLs: write them as nats://host:4222, separated by commas")
+			return errors.New("not a list of server URLs: write them as nats://host:4222, " +
+				"separated by commas")
 		}
 		if !slices.Contains([]string{"nats", "tls", "ws", "wss"}, parsed.Scheme) {
 			return fmt.Errorf("scheme %q is not one of nats, tls, ws and wss", parsed.Scheme)
@@ -140,6 +144,7 @@ func (u *URLs) EnvDecode(text string) error {
 // instead.
 func (u URLs) Joined() string { return strings.Join(u.addresses(), ",") }
 
+// addresses returns the addresses with their passwords, for connecting alone.
 func (u URLs) addresses() []string {
 	all := make([]string, len(u))
 	for i, address := range u {
@@ -218,7 +223,7 @@ type FallbackModel struct {
 // Parts are the parts of a reply that are kept beside the answer.
 type Parts struct{ llm.Keep }
 
-// partsPattern is what a list of parts looks like.
+// partsPattern matches a list of parts, for the JSON Schema.
 var partsPattern = func() string {
 	part := `(` + strings.Join(llm.KeepNames(), "|") + `)`
 	return `^( *` + part + ` *(, *` + part + ` *)*)?$`
@@ -230,7 +235,8 @@ func (p *Parts) EnvDecode(text string) error {
 	for _, name := range splitList(text) {
 		part, ok := llm.ParseKeep(name)
 		if !ok {
-			return fmt.Errorf("%q is no part of a reply: choose from %s", name, strings.Join(llm.KeepNames(), ", "))
+			return fmt.Errorf("%q is no part of a reply: choose from %s", name,
+				strings.Join(llm.KeepNames(), ", "))
 		}
 		parts.Keep |= part
 	}
@@ -252,7 +258,8 @@ func (f *Fallbacks) EnvDecode(text string) error {
 		provider, model, _ := strings.Cut(pair, ":")
 		switch {
 		case model == "":
-			return fmt.Errorf("%q is not provider:model: write it as anthropic:claude-sonnet-4-5", pair)
+			return fmt.Errorf("%q is not provider:model: write it as anthropic:claude-sonnet-4-5",
+				pair)
 		case !slices.Contains(llm.Providers(), provider):
 			return unknownProvider(provider)
 		case slices.Contains(models, FallbackModel{provider, model}):
@@ -297,8 +304,8 @@ func readExtraBody(text string) (json.RawMessage, error) {
 	return compact.Bytes(), llm.ValidateExtraBody(compact.Bytes())
 }
 
-// formatDuration writes a duration without the zero units that [time.Duration] adds:
-// 720h, not 720h0m0s.
+// formatDuration writes a duration without the zero units that [time.Duration] adds: 720h
+// and not 720h0m0s.
 func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return "0"
@@ -330,8 +337,10 @@ func (h *HostNames) EnvDecode(text string) error {
 		switch {
 		case part == "":
 			continue
-		case addrErr != nil && !hostName.MatchString(name) || portErr == nil, name == "*" && part != name: // "*."
-			return fmt.Errorf("%q is not a host name: write names without scheme and port, as stage.example.com or *.example.com", part)
+		case addrErr != nil && !hostName.MatchString(name), portErr == nil,
+			name == "*" && part != name: // "*."
+			return fmt.Errorf("%q is not a host name: write names without scheme and port, "+
+				"as stage.example.com or *.example.com", part)
 		}
 		names = append(names, name)
 	}
@@ -353,8 +362,9 @@ func (h HostNames) Has(host string) bool {
 	})
 }
 
-// NormalizeHost returns a Host header, or a name, in lower case without port, brackets
-// and final dot; an address in its shortest form.
+// NormalizeHost returns a Host header, or a name, in the one form in which names are
+// compared: in lower case, without port, brackets and final dot, and an IP address in its
+// shortest form. For example, Stage.Example.com.:9464 becomes stage.example.com.
 func NormalizeHost(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
