@@ -195,16 +195,26 @@ func (c *Config) checkDispatch(found *problems) {
 		wrong                     bool
 		remedy                    string
 	}{
-		{"STAGE_MAX_DISPATCH_DELAY_MS", "below", "STAGE_MIN_DISPATCH_DELAY_MS",
-			c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay, "raise this or lower that"},
-		{"STAGE_ORDER_SPAN", "below", "STAGE_WINDOW",
-			!c.Order.OfStream() && c.Order.Span < c.Window.Rows, "raise this or lower that"},
-		{"STAGE_RETRY_MAX_DELAY", "below", "STAGE_RETRY_BASE_DELAY",
-			c.Retry.MaxDelay < c.Retry.BaseDelay, "raise this or lower that"},
-		{"STAGE_BATCH_MAX_PARALLEL", "above", "STAGE_BATCH_PARALLEL_LIMIT",
-			c.Batch.MaxParallel > c.Batch.ParallelLimit, "lower this or raise that"},
-		{"STAGE_STOP_TIMEOUT", "not longer than one attempt,", "STAGE_LLM_TIMEOUT",
-			c.Process.StopTimeout <= c.LLM.Timeout, "raise this or lower that"},
+		{
+			"STAGE_MAX_DISPATCH_DELAY_MS", "below", "STAGE_MIN_DISPATCH_DELAY_MS",
+			c.Pool.MaxDispatchDelay < c.Pool.MinDispatchDelay, "raise this or lower that",
+		},
+		{
+			"STAGE_ORDER_SPAN", "below", "STAGE_WINDOW",
+			!c.Order.OfStream() && c.Order.Span < c.Window.Rows, "raise this or lower that",
+		},
+		{
+			"STAGE_RETRY_MAX_DELAY", "below", "STAGE_RETRY_BASE_DELAY",
+			c.Retry.MaxDelay < c.Retry.BaseDelay, "raise this or lower that",
+		},
+		{
+			"STAGE_BATCH_MAX_PARALLEL", "above", "STAGE_BATCH_PARALLEL_LIMIT",
+			c.Batch.MaxParallel > c.Batch.ParallelLimit, "lower this or raise that",
+		},
+		{
+			"STAGE_STOP_TIMEOUT", "not longer than one attempt,", "STAGE_LLM_TIMEOUT",
+			c.Process.StopTimeout <= c.LLM.Timeout, "raise this or lower that",
+		},
 	} {
 		if pair.wrong && found.none(pair.variable, pair.other) {
 			fields := fieldsByVariable()

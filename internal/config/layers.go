@@ -101,8 +101,10 @@ func (ls layers) given(prefix string) bool {
 
 // layer returns the values of the file as a source.
 func (f *EnvFile) layer() layer {
-	return layer{from: origin(f.Path), values: f.Values,
-		label: func(v string) string { return f.where(v) }}
+	return layer{
+		from: origin(f.Path), values: f.Values,
+		label: func(v string) string { return f.where(v) },
+	}
 }
 
 // layers returns the sources in order:
@@ -161,7 +163,9 @@ func (s Source) environ() map[string]string {
 // A connection is one thing: the login for one server must not go to another. So a server
 // or store that a flag names hides the connection in the weaker layers, as far as these
 // name another one.
-func (s Source) connection(all, below layers, found *problems) (strong, weak layers, ctx *NATSContext) {
+func (s Source) connection(
+	all, below layers, found *problems,
+) (strong, weak layers, ctx *NATSContext) {
 	switch {
 	case s.Context != "":
 		ctx = s.readContext("--context", s.Context, found)
@@ -198,7 +202,8 @@ func withoutNATS(all layers) layers {
 		all[i].values = maps.Clone(all[i].values)
 		maps.DeleteFunc(all[i].values,
 			func(variable,
-				_ string) bool {
+				_ string,
+			) bool {
 				return strings.HasPrefix(variable, VariablePrefix+"NATS_")
 			})
 	}

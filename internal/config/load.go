@@ -81,8 +81,10 @@ type Source struct {
 // decoded; the secrets are gathered, so that no problem can repeat one; defaults that
 // depend on other values are filled in; and then everything is checked.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
-	c := &Config{anyInput: s.AnyInput, offline: s.Offline, external: s.External,
-		origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets))}
+	c := &Config{
+		anyInput: s.AnyInput, offline: s.Offline, external: s.External,
+		origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets)),
+	}
 	if s.Stage != nil {
 		c.maxConcurrency = s.Stage.maxConcurrency
 	}
@@ -260,8 +262,10 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 }
 
 // promptSources are the variables that give a row's prompt. Exactly one of them is set.
-var promptSources = []string{"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE",
-	"STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD"}
+var promptSources = []string{
+	"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE",
+	"STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD",
+}
 
 // alternatives returns the variables that set the same thing in another way: the other
 // sources of the prompt, or the secret's text against the path of its file. [layers.find]

@@ -87,8 +87,10 @@ func (n *NATSContext) layer() layer {
 		return layer{}
 	}
 	name := "context " + n.Name
-	return layer{from: origin(name), values: n.values, cli: true,
-		label: func(string) string { return name }}
+	return layer{
+		from: origin(name), values: n.values, cli: true,
+		label: func(string) string { return name },
+	}
 }
 
 // contextDir returns the directory of the nats CLI's settings, or "" if the environment

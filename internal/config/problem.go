@@ -142,8 +142,8 @@ func Explained(err error) error {
 	return &explained{err: err, text: Explain(err)}
 }
 
-// explained is an error with another text. It wraps the original, so that errors.Is and
-// errors.As find the same as before.
+// explained is an error with another text. It wraps the original, so that [errors.Is] and
+// [errors.As] find the same as before.
 type explained struct {
 	err  error
 	text string

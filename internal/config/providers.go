@@ -59,8 +59,10 @@ func (c *LLMConfig) Endpoint(name string) Endpoint {
 			Project: cmp.Or(c.Project, own.Project),
 		}
 	}
-	e := Endpoint{Provider: name, APIKey: own.APIKey, Auth: own.Auth, Region: own.Region,
-		Project: own.Project}
+	e := Endpoint{
+		Provider: name, APIKey: own.APIKey, Auth: own.Auth, Region: own.Region,
+		Project: own.Project,
+	}
 	e.BaseURL = strings.TrimRight(cmp.Or(own.BaseURL, p.Address(own.Region)), "/")
 	switch {
 	case e.Auth != "":

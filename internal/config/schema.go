@@ -24,8 +24,10 @@ type variableSchema struct {
 
 // schema returns the schema of the variable.
 func (f *Field) schema() variableSchema {
-	s := variableSchema{Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret,
-		Type: []string{"string"}, Pattern: f.kind.pattern}
+	s := variableSchema{
+		Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret,
+		Type: []string{"string"}, Pattern: f.kind.pattern,
+	}
 	if f.kind.json != "" {
 		s.Type = []string{f.kind.json, "string"}
 	}

@@ -212,8 +212,10 @@ func readList(path string, list *yaml.Node) (stages []EnvFile, problems []error)
 				fmt.Errorf("%s: not a map of settings: write name: value", label))
 			continue
 		}
-		stage := EnvFile{Path: path, Values: make(map[string]string), lines: make(map[string]int),
-			label: label, bad: make(map[string]bool)}
+		stage := EnvFile{
+			Path: path, Values: make(map[string]string), lines: make(map[string]int),
+			label: label, bad: make(map[string]bool),
+		}
 		problems = append(problems, stage.readSettings(settings, i+1)...)
 		stages = append(stages, stage)
 	}

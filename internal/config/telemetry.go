@@ -202,8 +202,10 @@ func (m *MetricsConfig) load(v otelVariables) {
 // checkSampler checks the sampler and its argument. The SDK reads both, but at a mistake
 // it falls back to its default, which samples everything.
 func (v otelVariables) checkSampler() {
-	samplers := []string{"always_on", "always_off", "traceidratio", "parentbased_always_on",
-		"parentbased_always_off", "parentbased_traceidratio"}
+	samplers := []string{
+		"always_on", "always_off", "traceidratio", "parentbased_always_on",
+		"parentbased_always_off", "parentbased_traceidratio",
+	}
 	name := strings.ToLower(v.get("OTEL_TRACES_SAMPLER"))
 	if name == "" {
 		return
