@@ -18,8 +18,8 @@ type HTTPServer struct {
 	stop     func() // nil until Start
 }
 
-// NewHTTPServer reserves addr, host:port; anyPort takes a free port of the same host
-// where that one is in use.
+// NewHTTPServer reserves addr, which is host:port. With anyPort it takes a free port of
+// the same host if that one is in use: a job must not fail because another one runs.
 func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer, error) {
 	listener, err := dashboard.Listen(ctx, addr, anyPort, "STAGE_HTTP_ADDR")
 	if err != nil {
@@ -28,9 +28,9 @@ func NewHTTPServer(ctx context.Context, addr string, anyPort bool) (*HTTPServer,
 	return &HTTPServer{listener: listener}, nil
 }
 
-// Start serves the stage until Close and returns the address of the dashboard. Each of
-// several stages has a page of its own below that of all. When hard ends, requests are
-// cut off sooner.
+// Start serves the stage until Close and returns the address of the dashboard. With
+// several stages, each has a page of its own below the page of all. When hard ends,
+// requests are cut off sooner.
 func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*Stage) string {
 	var runs []func(context.Context)
 	site := dashboard.Site{}
@@ -40,15 +40,16 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 		events := dashboard.NewLive(s.Status, whole, s.history)
 		runs = append(runs, events.Run)
 		all = append(all, s.metrics)
-		site.Stages = append(site.Stages, dashboard.Entry{Name: s.Cfg.Name, State: s.state, Handlers: dashboard.Handlers{
-			Metrics: s.metrics.Handler(),
-			Ready:   s.ready,
-			Status:  func() any { return s.Status() },
-			Whole:   whole,
-			Control: s.steering.page(),
-			Events:  events,
-			Rows:    dashboard.Rows{Story: s.story, Failures: s.failures},
-		}})
+		site.Stages = append(site.Stages,
+			dashboard.Entry{Name: s.Cfg.Name, State: s.state, Handlers: dashboard.Handlers{
+				Metrics: s.metrics.Handler(),
+				Ready:   s.ready,
+				Status:  func() any { return s.Status() },
+				Whole:   whole,
+				Control: s.steering.page(),
+				Events:  events,
+				Rows:    dashboard.Rows{Story: s.story, Failures: s.failures},
+			}})
 	}
 	var routes dashboard.Routes = &site
 	if stages[0].opts.several {
@@ -56,6 +57,7 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 	} else {
 		routes = site.Stages[0].Handlers
 	}
+
 	server := dashboard.NewServer(h.listener, stages[0].Cfg.HTTP, routes, log)
 	stopServer := stopping.Background(hard, func(ctx context.Context) {
 		if err := server.Run(ctx, hard); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// batchLane is the batch lane of a partition, as its consumer, the executor and the pages
-// know it.
+// batchLane is the batch lane of a partition, with the methods that its consumer, the
+// executor and the pages need.
 type batchLane interface {
 	consumer.Lane
 	executor.Lane
@@ -27,12 +27,15 @@ type batchLane interface {
 	Use(nc *nats.Conn)
 }
 
-// batchLanes are the batch lanes of a stage, and what they share. The zero value is that
-// there is none.
+// batchLanes are the batch lanes of a stage, and what the lanes share. The zero value has
+// no lane. Each lane is owned by the term of its partition; seen and retries are safe for
+// concurrent use.
 type batchLanes struct {
-	all     []batchLane          // by partition
-	seen    []status.LaneCounter // by partition: what became of batches
-	retries atomic.Uint64        // answers of batches for lack of capacity, which the pool does not count
+	all  []batchLane          // by partition
+	seen []status.LaneCounter // by partition: what became of batches
+	// retries counts answers of batches that were refused for lack of capacity. The pool
+	// does not see them, and they belong in the summary.
+	retries atomic.Uint64
 
 	*view
 	ledger *cost.Ledger
@@ -40,7 +43,7 @@ type batchLanes struct {
 	cancel bool // a stop cancels the batches at the provider
 }
 
-// use has the lanes work over another connection.
+// use makes the lanes work over another connection.
 func (l *batchLanes) use(nc *nats.Conn) {
 	for _, lane := range l.all {
 		lane.Use(nc)
@@ -78,9 +81,11 @@ func (l *batchLanes) newLane(partition int) (batchLane, error) {
 	return lane.New(lane.Config{
 		NC: l.Conn.NC(), Name: l.Cfg.Name, Partition: partition, Settings: l.Cfg.Lane,
 		Provider: to.Provider(), API: api, Account: to.Fingerprint, Forgets: to.BuiltIn(),
-		ProbeInterval: l.Cfg.Rows.FatalProbeInterval, ReloadKey: func() error { _, err := l.caller.ReloadKey(); return err },
-		Record:  l.recordBatch,
-		Reserve: l.ledger.Reserve, ReserveAgain: l.ledger.ReserveAgain, Settle: l.ledger.Settle, Exhausted: l.ledger.Exhausted,
+		ProbeInterval: l.Cfg.Rows.FatalProbeInterval,
+		ReloadKey:     func() error { _, err := l.caller.ReloadKey(); return err },
+		Record:        l.recordBatch,
+		Reserve:       l.ledger.Reserve, ReserveAgain: l.ledger.ReserveAgain, Settle: l.ledger.Settle,
+		Exhausted: l.ledger.Exhausted,
 		Read: func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error) {
 			return l.caller.ReadLine(model, line.Status, line.Body)
 		},
@@ -94,8 +99,9 @@ func (l *batchLanes) newLane(partition int) (batchLane, error) {
 	})
 }
 
-// lanePaused ends a run that is to end at a fatal error of the provider, or at the
-// ceiling, also where rows of the batch lane find it out. It must not block.
+// lanePaused ends a run that must end at a fatal error of the provider or at the ceiling,
+// where a row of the batch lane meets it first: the pool only sees live calls. It must
+// not block.
 func (l *batchLanes) lanePaused(why error) {
 	if !l.exit {
 		return
@@ -106,7 +112,9 @@ func (l *batchLanes) lanePaused(why error) {
 	l.stop(&FatalError{Err: why})
 }
 
-// recordBatch records a change in the life of a batch, and counts what alerts are about.
+// recordBatch records a change in the life of a batch, and counts the changes that alerts
+// are about. again says that the event was recorded before, by an earlier owner: it is
+// not counted twice.
 func (l *batchLanes) recordBatch(e *auditlog.Batch, again bool, stored func()) {
 	e.RunID, e.Stage = l.runID, l.Cfg.Name
 	l.recorder.RecordBatch(e, stored)
@@ -115,8 +123,9 @@ func (l *batchLanes) recordBatch(e *auditlog.Batch, again bool, stored func()) {
 	}
 }
 
-// recordUnused records a reply in a batch that no row takes, and counts it like any other
-// call.
+// recordUnused records a reply in a batch that no row takes, for example because its row
+// was called live at its deadline. It is billed, so it counts like any other call. A line
+// whose model can't be one makes no event, and stored is called at once.
 func (l *batchLanes) recordUnused(partition int, u *lane.Unused, stored func()) {
 	o, ok := l.caller.UnusedLine(u.Model, u.Line.Status, u.Line.Body, u.Line.ID, u.BatchID)
 	if !ok {
@@ -130,19 +139,24 @@ func (l *batchLanes) recordUnused(partition int, u *lane.Unused, stored func()) 
 	l.caller.Count(o)
 }
 
-// status is what the pages show of the batch lanes at a provider, or nil.
+// status returns the batch lanes at a provider as pages show them, or nil without lanes.
 func (l *batchLanes) status(provider string) []status.Lane {
 	var lanes []status.Lane
 	for p, lane := range l.all {
 		st := lane.Status()
 		adopted, lapsed := l.seen[p].Counts()
-		shown := status.Lane{Partition: p, Owned: st.Owned, Adopted: adopted, Lapsed: lapsed, Paused: st.Paused, Problem: st.Problem, Retry: st.Retry, Rows: map[status.LaneState]int{
-			status.LaneGathering: st.Rows.Gathering, status.LaneWaiting: st.Rows.Waiting, status.LaneSubmitted: st.Rows.Submitted,
-			status.LaneAnswered: st.Rows.Answered, status.LaneLive: st.Rows.Live,
-		}}
+		shown := status.Lane{
+			Partition: p, Owned: st.Owned, Adopted: adopted, Lapsed: lapsed,
+			Paused: st.Paused, Problem: st.Problem, Retry: st.Retry, Rows: map[status.LaneState]int{
+				status.LaneGathering: st.Rows.Gathering, status.LaneWaiting: st.Rows.Waiting,
+				status.LaneSubmitted: st.Rows.Submitted,
+				status.LaneAnswered:  st.Rows.Answered, status.LaneLive: st.Rows.Live,
+			},
+		}
 		for _, b := range st.Batches {
 			shown.Batches = append(shown.Batches, status.LaneBatch{
-				Partition: p, Batch: b.Token, BatchID: b.BatchID, Provider: provider, Model: b.Model, State: status.LaneState(b.State),
+				Partition: p, Batch: b.Token, BatchID: b.BatchID, Provider: provider,
+				Model: b.Model, State: status.LaneState(b.State),
 				Rows: b.Rows, Bytes: b.Bytes, Answered: b.Answered, Since: b.Since, Why: b.Problem,
 			})
 		}

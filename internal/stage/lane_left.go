@@ -18,27 +18,31 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// laneNamed is how many open batches an error or a log line names.
+// laneNamed is how many open batches an error or a log line names; the others are
+// counted.
 const laneNamed = 5
 
 // FindLane looks for batches that earlier processes of the stage have left open, before
 // [New]. The settings of the lane may be gone, or may have changed, while a provider
-// works on these batches: if nobody collects them, all their rows are called again, and
-// both are billed.
+// works on these batches. Without this look nobody would collect them: all their rows
+// would be called again, and both the batches and the calls would be billed.
 //
 // The last claims of the partitions name the lane of their owners, so a stage that never
-// had one asks for nothing that it would not read anyway. Where the settings ask for no
+// had a lane reads nothing that it would not read anyway. Where the settings ask for no
 // lane, cfg becomes that of a stage that collects, see [config.Config.CollectLane]. Where
-// the batches can't be collected, the error says what the choices are.
+// the batches can't be collected, the error lists the choices.
 //
-// A lane without open batches is taken over, too, where its last owner may have opened
-// some: in a rolling update another replica may do so until it stops, and this one may be
-// the next owner.
-func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log *slog.Logger) error {
+// A lane without open batches is taken over, too, if its last owner may have opened some:
+// in a rolling update another replica may do so until it stops, and this one may be the
+// next owner.
+func FindLane(
+	ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log *slog.Logger,
+) error {
 	found, err := claimedLanes(ctx, cfg, conn)
 	if err != nil {
 		// The check of the streams comes later and names each problem with its setting.
-		// It says more than a claim that can't be read, of which it may be the cause.
+		// A stream with a problem may be the reason why the claim can't be read, and the
+		// check then says more than the failed read.
 		looks := stored.Streams(cfg)
 		looks.Create = false
 		return cmp.Or(config.Explained(streams.Ensure(ctx, conn.NC(), looks)), err)
@@ -50,6 +54,8 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 	if err != nil {
 		return err
 	}
+
+	// With several lanes, those with open batches go first, then those that may get some.
 	var collect *leftLane
 	for i := range found {
 		l := &found[i]
@@ -66,23 +72,29 @@ func FindLane(ctx context.Context, cfg *config.Config, conn *natsconn.Conn, log 
 			collect = l
 		}
 	}
+
 	if cfg.LaneOn() || len(collect.open) == 0 && (collect.closing || !canCollect(cfg)) {
 		return nil
 	}
 	cfg.CollectLane(collect.stream, collect.rows, collect.poll)
 	if len(collect.open) > 0 {
-		log.Warn("batches are open at the provider, and no STAGE_LANE is set: they are collected, no new one is opened, and all other rows are called live",
-			slog.Int("batches", len(collect.open)), slog.Int("rows", collect.openRows()), slog.String("batch", collect.names()))
+		log.Warn("batches are open at the provider, and no STAGE_LANE is set: "+
+			"they are collected, no new one is opened, and all other rows are called live",
+			slog.Int("batches", len(collect.open)), slog.Int("rows",
+				collect.openRows()), slog.String("batch", collect.names()))
 	}
 	return nil
 }
 
-// left returns an error where the batches of an earlier owner's lane are open and
-// this process, which has no lane, would call their rows again. That happens where the
-// owner had its first claim after this process had looked in [FindLane]: two replicas
-// start, the settings of the lane go away with the second, and the first takes the rows
-// and is killed. This one then waits with the rows, and says that it must be started
-// again: the next process finds the batches.
+// left returns an error where the batches of an earlier owner's lane are open and this
+// process, which has no lane, would call their rows again. [FindLane] can't find these:
+//
+// 1. Replica A starts, with the settings of the lane. 2. Replica B starts without them.
+// FindLane finds no claim of A yet. 3. A claims the partition, opens batches, and is
+// killed. 4. B claims the partition. The claim of A names the lane, and B calls left.
+//
+// B then waits with the rows, and says that it must be started again: its next process
+// finds the batches.
 func (b *batchLanes) left(ctx context.Context, claimed *streams.ClaimedLane) error {
 	js, err := streams.JetStream(b.Conn.NC())
 	if err != nil {
@@ -95,8 +107,10 @@ func (b *batchLanes) left(ctx context.Context, claimed *streams.ClaimedLane) err
 	if len(l.open) == 0 {
 		return nil
 	}
-	return &streams.UnfitError{Err: fmt.Errorf("the replica that served the partition before has left open batches: %d with %d rows, recorded in stream %s (%s); "+
-		"this replica has no STAGE_LANE and has started before they were opened: start it again, and it collects them",
+	return &streams.UnfitError{Err: fmt.Errorf("the replica that served the partition before has "+
+		"left open batches: %d with %d rows, recorded in stream %s (%s); "+
+		"this replica has no STAGE_LANE and has started before they were opened: "+
+		"start it again, and it collects them",
 		len(l.open), l.openRows(), l.stream, l.names())}
 }
 
@@ -109,13 +123,16 @@ type leftLane struct {
 	open    []lane.Batch
 }
 
-// claimedLanes returns the lanes that the last claims name, by stream. The claims of
-// older versions name none; an embedded server, where everything may be read, is asked
-// for the stream itself then.
-func claimedLanes(ctx context.Context, cfg *config.Config, conn *natsconn.Conn) ([]leftLane, error) {
+// claimedLanes returns the lanes that the last claims name, one for each stream. The
+// claims of older versions name none. On an embedded server, where everything may be
+// read, the stream itself is then looked at.
+func claimedLanes(
+	ctx context.Context, cfg *config.Config, conn *natsconn.Conn,
+) ([]leftLane, error) {
 	var found []leftLane
 	for p := range cfg.Streams.Partitions {
-		c, _, err := streams.LastClaim(ctx, conn.NC(), cfg.Result.Stream, streams.ClaimSubject(cfg.Result.Subject, cfg.Name, p))
+		c, _, err := streams.LastClaim(ctx, conn.NC(), cfg.Result.Stream,
+			streams.ClaimSubject(cfg.Result.Subject, cfg.Name, p))
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			return nil, nil // nobody has served the stage before
@@ -140,22 +157,24 @@ func claimedLanes(ctx context.Context, cfg *config.Config, conn *natsconn.Conn) 
 	return found, nil
 }
 
-// read looks which of the lane's batches are open.
+// read fills in which of the lane's batches are open. A stream that does not exist has
+// none.
 func (l *leftLane) read(ctx context.Context, js jetstream.JetStream, cfg *config.Config) error {
 	all, err := lane.Batches(ctx, js, l.stream, cfg.Name, cfg.Streams.Partitions, time.Now())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return nil
 	case err != nil:
-		return fmt.Errorf("earlier processes of this stage had a batch lane, whose batches may be open: %w; allow this (see the permissions of the batch lane), "+
+		return fmt.Errorf("earlier processes of this stage had a batch lane, "+
+			"whose batches may be open: %w; allow this (see the permissions of the batch lane), "+
 			"or delete stream %s if no batch is open", err, l.stream)
 	}
 	l.open = slices.DeleteFunc(all, func(b lane.Batch) bool { return !b.Open() })
 	return nil
 }
 
-// refusal says why a stage of this configuration can't collect the open batches, and what
-// the choices are; empty means that it can.
+// refusal returns why a stage of this configuration can't collect the open batches, and
+// the choices. It returns "" if it can.
 func (l *leftLane) refusal(cfg *config.Config) string {
 	if len(l.open) == 0 {
 		return ""
@@ -169,9 +188,11 @@ func (l *leftLane) refusal(cfg *config.Config) string {
 	var change string
 	switch {
 	case provider != cfg.LLM.Provider:
-		change = fmt.Sprintf("STAGE_LLM_PROVIDER is %s now, which does not know them: set it back to %s", cfg.LLM.Provider, provider)
+		change = fmt.Sprintf("STAGE_LLM_PROVIDER is %s now, which does not know them: "+
+			"set it back to %s", cfg.LLM.Provider, provider)
 	case cfg.LaneOn() && cfg.Lane.Stream != l.stream:
-		change = fmt.Sprintf("STAGE_LANE_STREAM is %s now: set it back to %s", cfg.Lane.Stream, l.stream)
+		change = fmt.Sprintf("STAGE_LANE_STREAM is %s now: set it back to %s", cfg.Lane.Stream,
+			l.stream)
 	case !cfg.Journal.Enabled:
 		change = "STAGE_JOURNAL is false now, and their answers wait there: set it to true"
 	case cfg.FansOut():
@@ -179,9 +200,11 @@ func (l *leftLane) refusal(cfg *config.Config) string {
 	default:
 		return ""
 	}
-	return fmt.Sprintf("open batches of this stage: %d with %d rows at %s, recorded in stream %s (%s); %s until they are collected. Or give them up, at the price of "+
-		"what they answer: cancel them with `stage lane cancel` and the settings of %s, and purge their records with `nats stream purge %s --subject 'lane.%s.>'` "+
-		"(of a job of process: start it with --fresh); their rows are then called again",
+	return fmt.Sprintf("open batches of this stage: %d with %d rows at %s, "+
+		"recorded in stream %s (%s); %s until they are collected. Or give them up, "+
+		"at the price of what they answer: cancel them with `stage lane cancel` and the settings "+
+		"of %s, and purge their records with `nats stream purge %s --subject 'lane.%s.>'` (of a "+
+		"job of process: start it with --fresh); their rows are then called again",
 		len(l.open), l.openRows(), provider, l.stream, l.names(), change, provider, l.stream, cfg.Name)
 }
 
@@ -190,6 +213,7 @@ func canCollect(cfg *config.Config) bool {
 	return cfg.Journal.Enabled && !cfg.FansOut() && config.HasBatchAPI(cfg.LLM.Provider)
 }
 
+// openRows returns how many rows the open batches have.
 func (l *leftLane) openRows() (n int) {
 	for _, b := range l.open {
 		n += b.Rows
@@ -197,7 +221,7 @@ func (l *leftLane) openRows() (n int) {
 	return n
 }
 
-// names names the first open batches.
+// names names the first open batches, for an error or a log line.
 func (l *leftLane) names() string {
 	var names []string
 	for i, b := range l.open {

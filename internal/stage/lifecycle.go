@@ -17,9 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The last audit events of a process that stops are waited for until flushTimeout. After
-// a hard stop, those for which the recorder has no room are given up after
-// hardRoomTimeout, and all of them after hardFlushTimeout.
+// flushTimeout is how long a process that stops waits for its last audit events to be
+// stored. After a hard stop that is at most hardFlushTimeout; and events for which the
+// recorder has no room are given up after hardRoomTimeout already, since a worker that
+// waits for room would keep the pool from ending.
 const (
 	flushTimeout     = 10 * time.Second
 	hardRoomTimeout  = time.Second
@@ -38,11 +39,11 @@ func (e *FatalError) Unwrap() error { return e.Err }
 
 // Prepare creates and checks the streams. Doing it again changes nothing.
 //
-// Several stages of a process do it in turn. The server accepts two streams with one
-// subject if they are created at the same moment: each is checked before the other is
-// added. At its next start it refuses one of them. And the order is that of the entries,
-// so it is always the later one that ends when its stream would take a subject of the
-// other's.
+// Several stages of a process do it in turn, in the order of their entries. If two
+// streams with one subject are created at the same moment, the server accepts both, since
+// it checks each before it has added the other; at its next start it refuses one of them.
+// In turn, it is always the later stage that fails, because its stream would take a
+// subject of the earlier one's.
 func (s *Stage) Prepare(ctx context.Context) error {
 	defer s.turn.leave()
 	if s.turn.before != nil {
@@ -56,10 +57,19 @@ func (s *Stage) Prepare(ctx context.Context) error {
 }
 
 // Run works until soft ends, then drains: it takes and starts no row, waits for the calls
-// in flight, a quarter longer than STAGE_LLM_TIMEOUT at most, and emits what is
-// contiguous. When hard ends it stops at once. It blocks until all that it started has
-// ended. The error is nil after a clean stop, the cause of a hard one, a [*FatalError],
-// or why the stage could not continue.
+// in flight, for a quarter longer than STAGE_LLM_TIMEOUT at most, and emits all results
+// that are contiguous. When hard ends it stops at once. It blocks until all that it
+// started has ended. The error is nil after a clean stop; otherwise it is the cause of a
+// hard one, a [*FatalError], or why the stage could not continue.
+//
+// The parts start in this order and end in the reverse one, so that each part can rely on
+// those above it:
+//
+//	recorder, watchers of pauses     until the last event is stored
+//	  answerer, orders, inspector    so that a draining stage still answers
+//	    executor, pool               until no consumer can start a row
+//	      spread                     so that the others know who leaves
+//	        consumers                drain when soft ends
 func (s *Stage) Run(soft, hard context.Context) error {
 	defer s.tracing.Close(hard)
 	if err := s.tracing.Start(soft); err != nil {
@@ -75,6 +85,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 		}
 		return err
 	}
+
 	defer s.follow()()
 	defer s.followRoom()()
 	hard, kill := context.WithCancelCause(hard)
@@ -86,14 +97,15 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
 
 	stopRecorder := s.startRecorder(hard, kill)
-	stopAnswers := stopping.Background(hard, s.answerer.Run, s.steering.obey, func(ctx context.Context) {
-		s.inspector.Run(ctx, rand.N(streams.InspectEvery))
-	})
+	inspect := func(ctx context.Context) { s.inspector.Run(ctx, rand.N(streams.InspectEvery)) }
+	stopAnswers := stopping.Background(hard, s.answerer.Run, s.steering.obey, inspect)
 	finishCalls := s.startCalls(soft, hard)
 	s.record(auditlog.Run{Phase: auditlog.PhaseStart})
 	stopSpread := s.startSpread(soft, hard)
 	stopReport := s.sharing.reportChanges(soft)
+
 	err := s.consume(soft, hard)
+
 	stopReport()
 	stopSpread()
 	s.stop(nil)
@@ -107,8 +119,8 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	return s.verdict(soft, hard)
 }
 
-// setUp does what Run needs before the first row: streams, the cost of earlier runs, the
-// store of replies.
+// setUp prepares everything that Run needs before the first row: the streams, the cost of
+// earlier runs, and the store of replies.
 func (s *Stage) setUp(ctx context.Context) error {
 	if err := s.Prepare(ctx); err != nil {
 		return err
@@ -122,26 +134,30 @@ func (s *Stage) setUp(ctx context.Context) error {
 	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC()))
 }
 
-// startRecorder starts what outlives the consumers: the recorder of audit events, and the
-// observers of a pause. An audit that can't be written ends the run at once. stop ends
-// them and waits for them.
+// startRecorder starts the parts that outlive the consumers: the recorder of audit
+// events, and the observers of pauses. An audit that can't be written ends the run at
+// once: a call without an event would break the promise that every call is audited. stop
+// ends the parts and waits for them.
 func (s *Stage) startRecorder(hard context.Context, kill context.CancelCauseFunc) (stop func()) {
 	record := func(ctx context.Context) {
 		if err := s.recorder.Run(ctx); err != nil {
 			kill(err)
 		}
 	}
-	parts := []func(context.Context){record, s.pauses.remind, s.pauses.remindRefused, s.watchdog.run, s.watchKeys}
+	parts := []func(context.Context){
+		record, s.pauses.remind, s.pauses.remindRefused,
+		s.watchdog.run, s.watchKeys,
+	}
 	if s.opts.ExitOnFatal {
 		parts = append(parts, s.pauses.giveUpAbsent)
 	}
 	return stopping.Background(hard, parts...)
 }
 
-// startCalls starts what calls the providers: executor, pool, and the service of batched
-// requests. finish drains the pool and waits for the calls in flight; it is called when
-// no consumer can start a row any more. A consumer that was fenced does not wait for its
-// calls, but they are paid for, and belong in audit and summary.
+// startCalls starts everything that calls the providers: executor, pool, and the service
+// of batched requests. finish drains the pool and waits for the calls in flight; it is
+// called when no consumer can start a row any more. A consumer that was fenced does not
+// wait for its calls, but they are paid for, and belong in audit and summary.
 func (s *Stage) startCalls(soft, hard context.Context) (finish func()) {
 	consumed := make(chan struct{})
 	var parts sync.WaitGroup
@@ -192,8 +208,9 @@ func (s *Stage) consume(soft, hard context.Context) error {
 	return serving.Wait()
 }
 
-// checkPartitions reports what keeps a partition from being served, before any of several
-// is.
+// checkPartitions checks all partitions before one of them is served. Otherwise a problem
+// of partition 7 would end the process when the others have calls in flight already. A
+// single partition checks itself when it starts.
 func (s *Stage) checkPartitions(ctx context.Context) error {
 	var checks errgroup.Group
 	for _, c := range s.consumers {
@@ -209,7 +226,8 @@ func (s *Stage) checkPartitions(ctx context.Context) error {
 }
 
 // end records the end of the run in the audit and the log. err is why the consumers
-// ended, or nil if they were stopped.
+// ended, or nil if they were stopped. The events of the calls are stored first: the
+// summary counts these calls, and verify compares it with the events.
 func (s *Stage) end(soft, hard context.Context, err error) {
 	why := ""
 	switch cause := context.Cause(soft); {
@@ -235,7 +253,7 @@ func (s *Stage) end(soft, hard context.Context, err error) {
 	s.Usage.Log(flush, s.Log)
 }
 
-// verdict is the error of a run that no consumer ended.
+// verdict returns the error of a run that no consumer ended.
 func (s *Stage) verdict(soft, hard context.Context) error {
 	if hard.Err() != nil {
 		return context.Cause(hard)
@@ -249,20 +267,23 @@ func (s *Stage) verdict(soft, hard context.Context) error {
 // record records an event of the run as a whole. The start lists the settings, the end has
 // the summary.
 func (s *Stage) record(e auditlog.Run) {
-	e.Header = auditlog.Header{Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name, Partition: auditlog.All}
+	e.Header = auditlog.Header{
+		Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name,
+		Partition: auditlog.All,
+	}
 	if e.Phase == auditlog.PhaseStart {
 		e.Settings = s.Cfg.Settings()
 	}
 	s.recorder.RecordRun(&e)
 }
 
-// use moves all that works over the connection to NATS to the one that has taken its
-// place: the library closes a connection for good at some errors of the server, and the
-// process goes on. The consumers come last: their next terms need the recorder.
+// use moves all parts to a new connection to NATS: the library closes a connection for
+// good at some errors of the server, and the process continues. The consumers come last,
+// since their next terms need the recorder.
 func (s *Stage) use(nc *nats.Conn) {
 	s.recorder.Use(nc)
 	s.answerer.Use(nc)
-	if s.opts.Side == nil { // else the store of replies is on another server
+	if s.opts.Side == nil { // with Side, the store of replies is on another server
 		s.executor.Store.Use(nc)
 	}
 	s.objects.Use(nc)
@@ -277,16 +298,19 @@ func (s *Stage) use(nc *nats.Conn) {
 	for _, c := range s.consumers {
 		c.Use(nc)
 	}
+
+	// The channel holds one connection. One that nobody has taken yet is outdated, so it is
+	// replaced; only this goroutine sends, so there is room for the new one.
 	select {
-	case <-s.steering.moved: // one that nobody has taken yet
+	case <-s.steering.moved:
 	default:
 	}
 	s.steering.moved <- nc
 }
 
-// follow has the stage use each connection that takes the place of the present one, until
-// stop is called. It is called when the parts are there; if the connection was replaced
-// since they were made, they are moved at once.
+// follow makes the stage use each connection that replaces the present one, until stop is
+// called. It is called once the parts are there. The connection may have been replaced
+// since they were made, before anybody was told: then they are moved at once.
 func (s *Stage) follow() (stop func()) {
 	made := s.nc
 	stop = s.Conn.OnMove(s.use)
@@ -296,8 +320,8 @@ func (s *Stage) follow() (stop func()) {
 	return stop
 }
 
-// followRoom has the partitions wait while nothing can be stored on the embedded server,
-// until stop is called.
+// followRoom makes the partitions wait while the embedded server can store nothing, for
+// example on a full disk, until stop is called.
 func (s *Stage) followRoom() (stop func()) {
 	return s.Conn.OnFull(func(why error) {
 		for _, c := range s.consumers {

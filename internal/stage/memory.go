@@ -12,23 +12,23 @@ const (
 	// memoryBase is the heap of a process without rows and calls, with some room for
 	// events being stored.
 	memoryBase = 20 << 20
-	// memoryPerStage is what each further stage in a process takes: its parts, and what
-	// its page shows.
+	// memoryPerStage is the memory of each further stage in a process: its parts, and the
+	// history on its page.
 	memoryPerStage = 4 << 20
 	// memoryPerCall is the heap of a call in flight: connection, buffers, request and
 	// reply of the usual size.
 	memoryPerCall = 128 << 10
-	// memoryPerRow is what a row in the window takes beside its bytes and those of its
+	// memoryPerRow is the memory of a row in the window besides its bytes and those of its
 	// result.
 	memoryPerRow = 1 << 10
-	// memoryPerParked is what a row in a batch takes. Its body and its reply are in
-	// streams.
+	// memoryPerParked is the memory of a row in a batch: its place. Its body and its reply
+	// are in streams.
 	memoryPerParked = 200
-	// EmbeddedMemory is what a process needs that serves a store itself, with
-	// embeddedCalls calls in flight and embeddedWindow in the window at most, beside the
-	// program's own pages. Some 60 MiB are in use. Most of what a heap that may double
-	// holds beside them are blocks of 8 MiB that the server has read or written, until
-	// the collector takes them.
+	// EmbeddedMemory is the memory of a process that serves a store itself, with at most
+	// embeddedCalls calls in flight and embeddedWindow bytes in the window, without the
+	// pages of the program file. Some 60 MiB are live. A heap that may double holds as
+	// much again, mostly blocks of 8 MiB that the server has read or written and the
+	// collector has not yet taken.
 	EmbeddedMemory = 158 << 20
 	embeddedCalls  = 64
 	embeddedWindow = 12 << 20
@@ -36,12 +36,16 @@ const (
 	embeddedLook = time.Second
 )
 
-// MemoryLimit returns the memory that run needs at most with the stages of a process, in
-// bytes: the soft limit for the garbage collector. Without it the collector lets the heap
-// grow to twice what is in use, so a full window would take twice STAGE_WINDOW_BYTES; a
-// process that needs more still gets more. Each partition has its own window, and the
-// last replica serves them all. The chart computes the same sum to check that it fits
-// into a pod (llm-stage.windowRoom). GOMEMLIMIT takes precedence.
+// MemoryLimit returns the most memory that run needs with the stages of a process, in
+// bytes. It is the soft limit for the garbage collector. Without it the collector lets
+// the heap grow to twice its live size, so a full window would take twice
+// STAGE_WINDOW_BYTES; a process that needs more still gets more. For example, a stage
+// with one partition, a window of 256 MiB and a pool of 16 needs 20 + 256 + 16 + 2 = 294
+// MiB.
+//
+// Each partition has its own window, and the last replica serves all of them. The chart
+// computes the same sum to check that it fits into a pod (llm-stage.windowRoom).
+// GOMEMLIMIT takes precedence.
 func MemoryLimit(stages ...*config.Config) int64 {
 	limit := int64(memoryBase) + int64(len(stages)-1)*memoryPerStage
 	for _, cfg := range stages {
@@ -51,19 +55,20 @@ func MemoryLimit(stages ...*config.Config) int64 {
 	return limit
 }
 
-// laneMemory returns what the batch lanes of all partitions need: one batch that gathers,
-// one that is uploaded, and the places of the rows.
+// laneMemory returns the memory of the batch lanes of all partitions: for each, a batch
+// that gathers, one that is uploaded, and the places of the rows.
 func laneMemory(cfg *config.Config) int64 {
 	if !cfg.LaneOn() {
 		return 0
 	}
-	return int64(cfg.Streams.Partitions) * (2*int64(cfg.Lane.Bytes) + int64(cfg.LaneRows())*memoryPerParked)
+	batches, places := 2*int64(cfg.Lane.Bytes), int64(cfg.LaneRows())*memoryPerParked
+	return int64(cfg.Streams.Partitions) * (batches + places)
 }
 
-// LimitEmbedded calls limit with the memory that the process needs whose own server
-// serves the stage, at once and whenever that has changed, until ctx ends. The settings
-// do not say it: a full window takes what its rows do, and the server keeps blocks of
-// what it has just stored.
+// LimitEmbedded calls limit with the memory that a process with an embedded server needs,
+// at once and whenever that has changed by more than a sixteenth, until ctx ends. The
+// settings do not give that number: a full window takes as much as its rows do, and the
+// server keeps blocks that it has just stored.
 func (v *view) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 	ticker := time.NewTicker(embeddedLook)
 	defer ticker.Stop()
@@ -73,7 +78,8 @@ func (v *view) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 			st := c.Status()
 			window += st.BufferedBytes + int64(st.Window)*memoryPerRow
 		}
-		if next := embeddedLimit(window, v.Cfg.Pool.Size, heapLive()); next < last-last/16 || next > last+last/16 {
+		if next := embeddedLimit(window, v.Cfg.Pool.Size, heapLive()); next < last-last/16 ||
+			next > last+last/16 {
 			last = next
 			limit(next)
 		}
@@ -85,13 +91,17 @@ func (v *view) LimitEmbedded(ctx context.Context, limit func(bytes int64)) {
 	}
 }
 
-// embeddedLimit returns the limit for a window of so many bytes: it and its way through
-// the server. Where more is in use than that leaves room for, as with results of 20 KiB,
-// of which the server stores tens of MiB a second, the limit is half above what is in use.
-// A limit of what is in use would have the collector run without a pause: forty times a
-// second, for half of the CPU of a row.
+// embeddedLimit returns the limit for a window of so many bytes, which the server has a
+// second time. For example, a window of 32 MiB and 100 calls in flight are planned with
+// 158 + 2 × 20 + 4.5 = 202.5 MiB.
+//
+// Where more is live than that leaves room for, the limit is half above the live size.
+// That happens with results of 20 KiB: the server then stores tens of MiB a second. A
+// limit equal to the live size would have the collector run without a pause: forty times
+// a second, for half of the CPU of a row.
 func embeddedLimit(window int64, calls int, live int64) int64 {
-	planned := EmbeddedMemory + 2*max(0, window-embeddedWindow) + max(0, int64(calls)-embeddedCalls)*memoryPerCall
+	planned := EmbeddedMemory + 2*max(0, window-embeddedWindow) + max(0,
+		int64(calls)-embeddedCalls)*memoryPerCall
 	return max(planned, live+live/2)
 }
 

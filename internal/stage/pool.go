@@ -40,7 +40,7 @@ func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 }
 
 // poolConfig returns the settings of the pool: the throttle of each target, the limits,
-// and what a pause does.
+// and the reports of pauses.
 func (s *Stage) poolConfig() (pool.Config, error) {
 	cfg := s.Cfg
 	laws, gates, err := s.throttles()
@@ -62,14 +62,15 @@ func (s *Stage) poolConfig() (pool.Config, error) {
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Unkept = s.unkept
 	}
-	for i := 1; i < len(laws); i++ { // each has its own throttle: the capacity of one provider does not depend on the others
+	// Each has its own throttle: the capacity of one provider does not depend on the others.
+	for i := 1; i < len(laws); i++ {
 		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: laws[i], Gates: gates[i]})
 	}
 	return pc, nil
 }
 
-// throttles returns the law and the gates of each target: of this process, or those that
-// it shares (STAGE_BUDGET).
+// throttles returns the law and the gates of each target: those of this process, or with
+// STAGE_BUDGET those that it shares.
 func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	defer func() { s.addSlots(gates) }()
 	if s.Cfg.Budget.Name != "" {
@@ -85,11 +86,11 @@ func (s *Stage) throttles() (laws []pool.Law, gates [][]pool.Gate, err error) {
 	return laws, newGates(s.Cfg, s.caller.Targets), nil
 }
 
-// addSlots adds to the gates of each target that of the slots which the stages of the
-// process share. Targets of one account share the slots.
+// addSlots adds to each target the gate of the slots that the stages of the process
+// share, see [slots]. The gates are cloned, since targets may share a slice of gates.
 func (s *Stage) addSlots(gates [][]pool.Gate) {
 	wake := func() {
-		if e := s.executor; e != nil { // else it has no pool yet, and nothing waits
+		if e := s.executor; e != nil { // without an executor there is no pool, and nothing waits
 			e.Pool.Wake()
 		}
 	}
@@ -100,8 +101,12 @@ func (s *Stage) addSlots(gates [][]pool.Gate) {
 	}
 }
 
-// queueLimit is how many calls wait in the pool. A row whose elements all fail may not
-// fill it: only other rows show whether the server is to blame.
+// queueLimit returns how many calls wait in the pool. Twice the pool's size keeps the
+// pool busy, and 16 more keep a small pool busy.
+//
+// A row whose elements all fail must not fill the queue, or the pool could not tell
+// whether the row or the server is to blame: only calls of other rows show that. So a
+// fan-out has room for one whole row more.
 func queueLimit(cfg *config.Config) int {
 	limit := 2*cfg.Pool.Size + 16
 	if cfg.FansOut() {
@@ -110,9 +115,9 @@ func queueLimit(cfg *config.Config) int {
 	return limit
 }
 
-// unkept returns how many replies a crash would lose, so that they are paid for again.
-// With STAGE_JOURNAL_AFTER=0 only those of calls in flight may be: each reply keeps the
-// slot of its call until it is in the journal.
+// unkept returns how many replies a crash would lose, so that they would be paid for
+// again. With STAGE_JOURNAL_AFTER=0 only calls in flight may be lost, so each reply keeps
+// the slot of its call until it is in the journal: a pool of 16 repays at most 16 calls.
 func (s *Stage) unkept() (n int) {
 	for _, c := range s.consumers {
 		n += c.Unkept()
@@ -134,23 +139,29 @@ func (s *Stage) newLaw() (pool.Law, error) {
 }
 
 // replicaLaw is the law of a stage that may have other replicas, which call the same
-// servers.
+// servers. The law must know, since others change its share: a queue at the server, for
+// example, may be theirs.
 type replicaLaw struct {
 	*aimd.Adaptive
 	others func() int
 }
 
-// Next implements [pool.Law].
+// Next implements [pool.Law]. It first tells the law whether other replicas are there
+// now.
 func (l *replicaLaw) Next(now time.Time, inFlight int) time.Time {
 	l.Share(l.others() > 0)
 	return l.Adaptive.Next(now, inFlight)
 }
 
+// lawSettings returns the settings of the law, the same for a law of this process and for
+// one that is shared.
 func lawSettings(cfg *config.Config) aimd.AdaptiveConfig {
 	return aimd.AdaptiveConfig{
 		Config: aimd.Config{
-			MinDelay: time.Duration(cfg.Pool.MinDispatchDelay), MaxDelay: time.Duration(cfg.Pool.MaxDispatchDelay),
-			Multiplier: cfg.Pool.BackoffMultiplier, RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
+			MinDelay:     time.Duration(cfg.Pool.MinDispatchDelay),
+			MaxDelay:     time.Duration(cfg.Pool.MaxDispatchDelay),
+			Multiplier:   cfg.Pool.BackoffMultiplier,
+			RecoveryStep: time.Duration(cfg.Pool.RecoveryStep),
 		},
 		PoolSize: cfg.Pool.Size,
 	}

@@ -14,8 +14,8 @@ import (
 const progressEvery = 30 * time.Second
 
 // LogProgress logs the progress every 30 s while there is work, until ctx ends. left
-// returns how many rows have no result yet, below 0: unknown; nil means those that the
-// stage knows of.
+// returns how many rows have no result yet, or a number below 0 if it does not know. With
+// a nil left, these are the rows that the stage knows of.
 func (v *view) LogProgress(ctx context.Context, left func() int64) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
@@ -27,16 +27,20 @@ func (v *view) LogProgress(ctx context.Context, left func() int64) {
 		case <-tick.C:
 		}
 		r, now := v.Status(), v.progressMark()
-		if now.rows == last.rows && now.calls == last.calls && r.Pool.InFlight == 0 && r.Pool.Waiting == 0 {
+		if now.rows == last.rows && now.calls == last.calls && r.Pool.InFlight == 0 &&
+			r.Pool.Waiting == 0 {
 			last = now
-			continue // idle
+			continue // the stage is idle
 		}
+
 		attrs := v.progressAttrs(&r, now.rowsPerSecond(last), left)
 		switch {
 		case r.Stop != nil:
 			v.Log.LogAttrs(ctx, slog.LevelInfo, "stopping", attrs...)
-		case r.State == status.StateStarved, r.State == status.StateWaiting, r.State == status.StateHeld:
-			v.Log.LogAttrs(ctx, slog.LevelInfo, "waiting", append(attrs, slog.String("state", string(r.State)), slog.String("why", r.Why))...)
+		case r.State == status.StateStarved, r.State == status.StateWaiting,
+			r.State == status.StateHeld:
+			v.Log.LogAttrs(ctx, slog.LevelInfo, "waiting",
+				append(attrs, slog.String("state", string(r.State)), slog.String("why", r.Why))...)
 		default:
 			v.Log.LogAttrs(ctx, slog.LevelInfo, "working", attrs...)
 		}
@@ -64,9 +68,11 @@ func (m progressMark) rowsPerSecond(since progressMark) float64 {
 	return float64(m.rows-since.rows) / max(m.at.Sub(since.at).Seconds(), 1e-3)
 }
 
-// progressAttrs returns the attributes of a progress line. What is unknown is left out;
-// the text of the cost includes how much of it is known.
-func (v *view) progressAttrs(r *status.Report, rowsPerSecond float64, left func() int64) []slog.Attr {
+// progressAttrs returns the attributes of a progress line. Unknown numbers are left out.
+// The text of the cost says how much of it is known.
+func (v *view) progressAttrs(
+	r *status.Report, rowsPerSecond float64, left func() int64,
+) []slog.Attr {
 	todo := rowsLeft(r, left)
 	used := v.Usage.All()
 	attrs := []slog.Attr{
@@ -76,8 +82,10 @@ func (v *view) progressAttrs(r *status.Report, rowsPerSecond float64, left func(
 		attrs = append(attrs, slog.Int64("rows_left", todo))
 	}
 	attrs = append(attrs,
-		slog.Float64("rows_per_second", tenths(rowsPerSecond)), slog.Int("in_flight", r.Pool.InFlight), slog.Int("waiting", r.Pool.Waiting),
-		slog.Float64("dispatch_delay_ms", tenths(r.Pool.DelayMS)), slog.Uint64("capacity_retries", r.Pool.CapacityRetries),
+		slog.Float64("rows_per_second", tenths(rowsPerSecond)),
+		slog.Int("in_flight", r.Pool.InFlight), slog.Int("waiting", r.Pool.Waiting),
+		slog.Float64("dispatch_delay_ms", tenths(r.Pool.DelayMS)),
+		slog.Uint64("capacity_retries", r.Pool.CapacityRetries),
 		slog.Uint64("calls", used.Calls),
 	)
 	if used.Usage != nil {
@@ -89,9 +97,10 @@ func (v *view) progressAttrs(r *status.Report, rowsPerSecond float64, left func(
 	}
 	switch {
 	case r.Pool.Paused != "":
-		attrs = append(attrs, slog.String("paused", r.Pool.Paused), slog.String("pause_reason", string(r.Pool.PauseReason)),
+		attrs = append(attrs, slog.String("paused", r.Pool.Paused),
+			slog.String("pause_reason", string(r.Pool.PauseReason)),
 			slog.Time("paused_since", *r.Pool.PausedSince))
-		if next := r.Pool.NextProbe; next != nil { // else an operator has paused it
+		if next := r.Pool.NextProbe; next != nil { // it is nil if an operator has paused the stage
 			attrs = append(attrs, slog.Time("next_probe", *next))
 		}
 		attrs = append(attrs, slog.Int("probes", r.Pool.Probes))
@@ -101,9 +110,9 @@ func (v *view) progressAttrs(r *status.Report, rowsPerSecond float64, left func(
 	return attrs
 }
 
-// rowsLeft returns how many rows have no result yet, by left or, if that does not know,
-// by the partitions. A number below 0 means that nobody knows. Only the owner of a
-// partition knows what waits in it: a replica that has lost its own must not say 0.
+// rowsLeft returns how many rows have no result yet, from left or, if left does not know,
+// from the partitions. A number below 0 means that nobody knows: only the owner of a
+// partition knows how many rows wait in it, and a replica that owns none must not say 0.
 func rowsLeft(r *status.Report, left func() int64) int64 {
 	if left != nil {
 		if todo := left(); todo >= 0 {

@@ -18,23 +18,25 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Deps are what a stage finds outside itself, for tests to replace. The program sets
+// Deps are the things that a stage finds outside itself, for tests to replace. The program
+// sets
 // Logger, Reloads, Console and NewInput.
 type Deps struct {
-	// NATS connects; nil means to the server of the configuration, or to an embedded one.
+	// NATS connects. If it is nil, the stage connects to the server of the configuration, or
+	// to an embedded one.
 	// Run closes the connection. On a connection given here, batched requests that arrive
 	// while the stage stops are refused rather than left to other replicas: to drain a
 	// subscription, the library uses timers that a test in virtual time can't share.
 	NATS func() (*nats.Conn, error)
-	// DialLLM opens connections to the provider; nil means TCP.
+	// DialLLM opens connections to the provider. If it is nil, they are TCP.
 	DialLLM func(ctx context.Context, network, address string) (net.Conn, error)
 	// MockLLM starts the built-in LLM, for stages with the provider mock and no base URL,
 	// or nil.
 	MockLLM call.MockLLM
-	// Listener serves metrics, health and dashboard; nil means one on STAGE_HTTP_ADDR.
-	// Run closes it.
+	// Listener serves metrics, health and dashboard. If it is nil, Run listens on
+	// STAGE_HTTP_ADDR. Run closes it.
 	Listener net.Listener
-	// Reloads gets a value when the key must be read again; nil means never.
+	// Reloads gets a value when the keys must be read again. It may be nil.
 	Reloads <-chan os.Signal
 	// Logger is required.
 	Logger *slog.Logger
@@ -43,28 +45,30 @@ type Deps struct {
 }
 
 // Run is the command run: it connects, serves HTTP, and works until soft ends, then
-// drains (see [Stage.Run]); when hard ends it stops at once. It blocks until all that it
-// started has ended. The error is nil after a clean stop, else that of [Stage.Run], or
-// why there is no connection.
+// drains (see [Stage.Run]). When hard ends it stops at once. It blocks until all that it
+// started has ended. The error is nil after a clean stop; otherwise it is the error of
+// [Stage.Run], or why there is no connection.
 func Run(soft, hard context.Context, cfg *config.Config, deps Deps) error {
 	return run(soft, hard, []*config.Config{cfg}, deps)
 }
 
-// RunSeveral is [Run] for several stages in one process, which share the connection, the
-// HTTP server, and what their settings of both say: these, those of the log and the time
-// for a stop are the same in all. Each has a name of its own, and ends alone: what ends
-// one is logged, and the others go on. It returns when all have ended, with the error of
-// the one that ended with an error first. What keeps the process from starting, such as
-// an error in the settings of one of them, ends all.
+// RunSeveral is [Run] for several stages in one process. They share the connection and
+// the HTTP server, so their settings for these are the same, as are those of the log and
+// of the time for a stop. Each has a name of its own, and ends alone: its error is
+// logged, and the others continue. RunSeveral returns when all have ended, with the error
+// of the first that ended with one. A problem that keeps the process from starting, such
+// as an error in the settings of one stage, ends all.
 func RunSeveral(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	deps.several = true
 	return run(soft, hard, cfgs, deps)
 }
 
-// run runs stages of one process until all have ended.
+// run runs the stages of one process until all have ended. It fails as early as it can:
+// the prompts are read before the address is reserved, the address is reserved before the
+// connection is made, and streams are created only once everything else is there.
 func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	for _, cfg := range cfgs {
-		if _, err := executor.LoadPrompt(cfg); err != nil { // before anything is started or created
+		if _, err := executor.LoadPrompt(cfg); err != nil {
 			return deps.errorOf(cfg, config.Invalid(err))
 		}
 	}
@@ -81,7 +85,9 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 		return err
 	}
 	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
-	defer stopping.Background(hard, func(ctx context.Context) { conn.Keep(ctx, deps.Logger) }, func(ctx context.Context) { conn.WatchRoom(ctx, deps.Logger) })()
+	defer stopping.Background(hard, func(ctx context.Context) { conn.Keep(ctx, deps.Logger) },
+		func(ctx context.Context) { conn.WatchRoom(ctx, deps.Logger) })()
+
 	deps.Batches = true
 	deps.slots = newProcessSlots(cfgs[0].MaxConcurrency())
 	var stages []*Stage
@@ -106,6 +112,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 		}
 		stages = append(stages, s)
 	}
+
 	log := deps.Logger
 	if deps.several {
 		warnOfProcess(stages...)
@@ -113,11 +120,14 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 		log = stages[0].Log
 	}
 	if conn.Server != nil {
-		log.Info("embedded NATS server", slog.String("url", conn.Server.URL()), slog.String("token_in", filepath.Join(cfgs[0].Data.Dir, "nats.json")))
+		log.Info("embedded NATS server", slog.String("url", conn.Server.URL()),
+			slog.String("token_in", filepath.Join(cfgs[0].Data.Dir, "nats.json")))
 	}
+
 	page := server.Start(hard, log, stages...)
 	for _, s := range stages {
-		s.Log.Info("started", slog.String("dashboard", s.page(page)), slog.String("provider", s.Cfg.LLM.Provider), slog.Int("pool_size", s.Cfg.Pool.Size))
+		s.Log.Info("started", slog.String("dashboard", s.page(page)),
+			slog.String("provider", s.Cfg.LLM.Provider), slog.Int("pool_size", s.Cfg.Pool.Size))
 	}
 	defer startService(hard, deps.Reloads, stages)()
 	if !deps.several {
@@ -126,16 +136,18 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 	return runEach(soft, hard, stages)
 }
 
-// serve runs the stage until it has ended, and then logs what parallel calls gained, and
-// what more slots of the pool would have brought.
+// serve runs the stage until it has ended, and then logs the gain of parallel calls, and
+// whether more slots of the pool would have brought more.
 func (s *Stage) serve(soft, hard context.Context) error {
 	err := s.Run(soft, hard)
 	if p := s.Summary().Pace; p.CallsS > 0 {
-		s.Log.Info("ended", slog.Float64("speedup", p.Speedup), slog.Float64("calls_s", p.CallsS), slog.Float64("elapsed_s", p.ElapsedS),
+		s.Log.Info("ended", slog.Float64("speedup", p.Speedup), slog.Float64("calls_s", p.CallsS),
+			slog.Float64("elapsed_s", p.ElapsedS),
 			slog.Float64("utilisation", p.Utilisation), slog.Float64("throttled_s", p.ThrottledS))
 	}
 	if advice := s.SlotsAdvice(time.Since(s.started)); advice != "" {
-		s.Log.Info("size of the pool", slog.Int("pool_size", s.Cfg.Pool.Size), slog.String("advice", advice))
+		s.Log.Info("size of the pool", slog.Int("pool_size", s.Cfg.Pool.Size),
+			slog.String("advice", advice))
 	}
 	return err
 }
@@ -148,7 +160,7 @@ func (s *Stage) page(process string) string {
 	return process + "stages/" + s.Cfg.Name + "/"
 }
 
-// errorOf adds to an error which of several stages it is about.
+// errorOf adds to an error the name of the stage that it is about, if there are several.
 func (d *Deps) errorOf(cfg *config.Config, err error) error {
 	if !d.several {
 		return err
@@ -162,12 +174,13 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	for _, s := range stages {
 		running.Go(func() error {
 			err := s.serve(soft, hard)
-			s.turn.leave() // it may have ended before it had it
+			s.turn.leave() // it may have ended before its turn, for which the next one waits
 			why := "stopped"
 			if err != nil {
 				why = err.Error()
-				if hard.Err() == nil { // else all were stopped at once
-					s.Log.Error("this stage has ended, other stages of the process do not depend on it", slog.Any("error", err))
+				if hard.Err() == nil { // after a hard stop all end, which needs no line for each
+					s.Log.Error("this stage has ended, other stages of the process do not depend "+
+						"on it", slog.Any("error", err))
 				}
 				err = fmt.Errorf("stage %s: %w", s.Cfg.Name, err)
 			}
@@ -178,16 +191,16 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	return running.Wait()
 }
 
-// warnOfProcess logs what the process of these stages may lack.
+// warnOfProcess logs the shortages of the process in which these stages run.
 func warnOfProcess(stages ...*Stage) {
 	log := stages[0].Log
 	warnOfOpenFiles(log, stages...)
 	warnOfOwnServer(stages...)
 }
 
-// startService starts what a service does besides its rows: each stage logs its progress,
-// and all read their keys again at each value of reloads. stop ends both and waits for
-// them.
+// startService starts the duties of a service besides its rows: each stage logs its
+// progress, and all read their keys again at each value of reloads. stop ends both and
+// waits for them.
 func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stage) (stop func()) {
 	var parts []func(context.Context)
 	for _, s := range stages {
@@ -201,7 +214,7 @@ func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stag
 			case <-reloads:
 			}
 			for _, s := range stages {
-				if s.endedBy() == "" { // it makes no call any more, whatever its key is
+				if s.endedBy() == "" { // a stage that has ended needs no key
 					s.reloadKey()
 				}
 			}
@@ -218,15 +231,16 @@ func (s *Stage) reloadKey() {
 	s.Log.Info("key reloaded")
 }
 
-// watchKeys has keys whose files change be used.
+// watchKeys puts keys to use whose files change, until ctx ends.
 func (s *Stage) watchKeys(ctx context.Context) { s.caller.WatchKeys(ctx, s.Log) }
 
-// connect connects to NATS.
+// connect connects to NATS, by the function of a test if there is one.
 func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn, error) {
 	if d.NATS == nil {
 		return natsconn.Connect(ctx, cfg, cfg.Data.Dir, d.Logger)
 	}
-	again := natsconn.Reaching(&cfg.NATS, func(context.Context) (*nats.Conn, error) { return d.NATS() })
+	again := natsconn.Reaching(&cfg.NATS,
+		func(context.Context) (*nats.Conn, error) { return d.NATS() })
 	nc, err := again(ctx)
 	if err != nil {
 		return nil, err
@@ -236,7 +250,7 @@ func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn,
 	return conn, nil
 }
 
-// httpServer reserves the address of the HTTP server.
+// httpServer reserves the address of the HTTP server, unless a test gives a listener.
 func (d *Deps) httpServer(ctx context.Context, cfg *config.Config) (*HTTPServer, error) {
 	if d.Listener != nil {
 		return &HTTPServer{listener: d.Listener}, nil

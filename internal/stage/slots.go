@@ -40,10 +40,12 @@ type slotsGate struct {
 	wake func() // has its pool ask again; it does not block
 }
 
-// String names what the gate counts.
+// String returns the name of the limit, as holds show it.
 func (g *slotsGate) String() string { return "calls in flight of the process" }
 
-// Next implements [pool.Gate].
+// Next implements [pool.Gate]. It returns now if the pool may send a call: a slot is
+// free, and nobody waits or this pool has waited longest. Otherwise the pool joins those
+// that wait, and asks again when it is woken or when the present offer is over.
 func (g *slotsGate) Next(now time.Time, _ int64) time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -51,7 +53,8 @@ func (g *slotsGate) Next(now time.Time, _ int64) time.Time {
 		g.queue(g)
 		return now.Add(time.Hour) // a call that ends wakes it
 	}
-	if len(g.waiting) > 0 && !g.offered.IsZero() && now.Sub(g.offered) >= offerFor && g.waiting[0] != g {
+	if len(g.waiting) > 0 && !g.offered.IsZero() && now.Sub(g.offered) >= offerFor &&
+		g.waiting[0] != g {
 		g.waiting = g.waiting[1:]
 		g.offer(now)
 	}
@@ -107,12 +110,12 @@ func (g *slotsGate) Ended(now time.Time, _, _ int64) {
 	g.offer(now)
 }
 
-// processSlots are the slots of each account that stages of a process call, by provider and
-// account.
+// processSlots are the slots of each account that stages of a process call. It is used
+// while the stages are made, by one goroutine; only the slots themselves are shared.
 type processSlots struct {
-	limit     int                   // of each; 0 means that there is none
-	providers config.ProviderLimits // lower ones, by provider; nil means that there are none
-	of        map[string]*slots
+	limit     int                   // of each account, or 0 without a limit
+	providers config.ProviderLimits // lower limits, by provider; may be nil
+	of        map[string]*slots     // by account and fingerprint of the key
 }
 
 // newProcessSlots returns the slots of a process whose list of stages has this

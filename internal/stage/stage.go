@@ -1,5 +1,16 @@
 // Package stage is one running process of a stage, or of several: it wires the parts
-// together, starts, drains and stops them.
+// together, starts, drains and stops them. A row takes this way through the parts:
+//
+//	consumer (one for each partition) --row--> executor --request--> pool --call--> caller --> provider
+//	consumer <--reply-- executor <--reply-- pool
+//	consumer --result--> results stream        recorder --event--> audit stream
+//
+// No part here decides about rows, and each part has a goroutine or a mutex of its own.
+// This package knows all of them, so what needs several parts is here: the status, the
+// holds, the orders of operators, the memory limit, the end of a run.
+//
+//	s, err := stage.New(cfg, conn, targets, log, stage.Options{}) // starts nothing
+//	err = s.Run(soft, hard)                                       // ends when soft does, and has drained
 package stage
 
 import (
@@ -34,17 +45,18 @@ import (
 )
 
 // Stage is one process of a stage: consumers for all partitions, one pool, one client,
-// one recorder. It wires the parts and has the life cycle; each part has a type and a file
-// of its own. Create it with [New], run it once with [Stage.Run].
+// one recorder. It has the wiring and the life cycle; each part has a type and a file of
+// its own, with a pointer to the view. Create it with [New], run it once with
+// [Stage.Run].
 //
-// A row goes from a consumer to the executor, which calls a provider through the caller.
-// The recorder stores what happened.
+// New sets all fields, and nothing replaces a part after that. So the parts may be read
+// from any goroutine, and only the state within a part needs a mutex.
 type Stage struct {
-	view // the parts that the stage shows something of
+	view // the parts, and what they show
 	finder
 	pauses pauses
 
-	nc       *nats.Conn // of Conn, when the parts were made
+	nc       *nats.Conn // the connection of Conn for which the parts were made, see follow
 	ledger   *cost.Ledger
 	batches  *batch.Service // nil means that batched requests are not answered
 	metrics  *metrics.Metrics
@@ -55,11 +67,12 @@ type Stage struct {
 	turn     turn // to prepare, among the stages of the process
 }
 
-// turn lets several stages of a process prepare one after the other.
+// turn makes several stages of a process prepare one after the other, see
+// [Stage.Prepare]. A stage waits for before, which is the left of the stage before it.
 type turn struct {
-	before <-chan struct{} // closed when the stage before this one has left; nil means that there is none
+	before <-chan struct{} // closed when the stage before has left; nil for the first stage
 	left   chan struct{}   // closed by leave
-	leave  func()
+	leave  func()          // may be called again: a stage may end before it has prepared
 }
 
 func newTurn() turn {
@@ -74,36 +87,44 @@ type Options struct {
 	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration, and
 	// where nothing listens at the provider's address for 30 s.
 	ExitOnFatal bool
-	// Console is where OTEL_TRACES_EXPORTER=console prints; nil means standard error.
+	// Console is where OTEL_TRACES_EXPORTER=console prints. If it is nil, that is standard
+	// error.
 	Console io.Writer
-	// Spans receives the spans, whatever OTEL_* are set to; nil means those variables
+	// Spans receives the spans, whatever OTEL_* are set to. If it is nil, these variables
 	// decide.
 	Spans sdktrace.SpanExporter
 	// Batches answers batched requests.
 	Batches bool
-	// Files are the files that rows may name as pictures, documents and sounds. Nil: a row
-	// that names one fails.
+	// Files are the files that rows may name as pictures, documents and sounds. If it is
+	// nil, a row that names one fails.
 	Files *media.Files
-	// CancelBatches has a stop cancel the batches of the batch lane that the provider
-	// works on; else they run on, and the next start collects them.
+	// CancelBatches has a stop cancel the batches of the batch lane that the provider works
+	// on. Without it they run on, and the next start collects them.
 	CancelBatches bool
-	// Flags are what commands need to find the streams of this stage, for advice, as in
-	// "--job reviews"; empty means nothing but the settings.
+	// Flags are the flags with which commands find the streams of this stage, for advice:
+	// "--job reviews", for example. It is empty if they need nothing but the settings.
 	Flags string
 	// Side is what the stage has in common with others of the process, or nil.
 	Side *SideBySide
 	// Called is called with each call once it is priced and its event is recorded. It must
-	// be safe for concurrent use and must not block. Nil: nobody wants to know.
+	// be safe for concurrent use and must not block. It may be nil.
 	Called func(call.Outcome)
 
-	lane    func(*batchLanes, int) (batchLane, error) // makes the batch lane of a partition; tests replace it
-	several bool                                      // other stages run in this process
-	slots   *processSlots                             // that it shares with them, or nil
+	// lane makes the batch lane of a partition. It is nil but in tests.
+	lane    func(*batchLanes, int) (batchLane, error)
+	several bool          // other stages run in this process
+	slots   *processSlots // shared with these stages, or nil
 }
 
 // New puts the parts together and starts nothing. The errors are of the configuration.
 // The caller closes conn and targets once the stage has ended.
-func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *slog.Logger, opts Options) (*Stage, error) {
+//
+// The order matters in two places: the caller and the recorder come before the executor
+// that uses them, and the lanes come before the consumers, whose configuration names
+// them.
+func New(
+	cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *slog.Logger, opts Options,
+) (*Stage, error) {
 	prompt, err := executor.LoadPrompt(cfg)
 	if err != nil {
 		return nil, config.Invalid(err)
@@ -116,7 +137,10 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
 	}
-	s := &Stage{view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn(), ledger: cost.NewLedger(prices, cfg.Cost.MaxUSD)}
+	s := &Stage{
+		view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn(),
+		ledger: cost.NewLedger(prices, cfg.Cost.MaxUSD),
+	}
 	if side := opts.Side; side != nil {
 		s.ledger, s.opts.slots = side.Ledger, side.slots
 	}
@@ -155,14 +179,17 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 	})
 	s.caller.Refused = func(r call.Refusal) {
 		s.activity.NoteRefusal(status.RefusalReport{
-			Time: r.Time, Provider: r.Provider, Model: r.Model, StatusCode: r.Status, Error: string(cfg.Secrets().Redact([]byte(r.Error))), RetryAfterMS: retryAfter(r.RetryAfter),
+			Time: r.Time, Provider: r.Provider, Model: r.Model, StatusCode: r.Status,
+			Error:        string(cfg.Secrets().Redact([]byte(r.Error))),
+			RetryAfterMS: retryAfter(r.RetryAfter),
 		})
 	}
 	s.answerer.Row = func(ctx context.Context, row uint64) ([]replicas.Call, *hold.Hold) {
 		return s.callsOf(row), s.RowHold(ctx, row)
 	}
 	s.recorder = recorder.New(s.nc, recorder.Config{
-		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads, Explain: config.Explain, Logger: s.Log,
+		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads,
+		Explain: config.Explain, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
 	})
@@ -182,7 +209,8 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		return nil, err
 	}
 	if opts.Batches && cfg.Serve.Batches {
-		if s.batches, err = batch.New(cfg, conn, stored.Streams(cfg), s.caller, s.executor, s.recorder, s.Log); err != nil {
+		if s.batches, err = batch.New(cfg, conn, stored.Streams(cfg), s.caller, s.executor,
+			s.recorder, s.Log); err != nil {
 			return nil, err
 		}
 	}
@@ -194,13 +222,16 @@ func New(cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *sl
 		warnOfProcess(s)
 	}
 	for _, f := range cfg.Deprecated() {
-		s.Log.Warn("a deprecated setting is set, which a later release refuses", slog.String("variable", f.Variable), slog.String("instead", f.Deprecated))
+		s.Log.Warn("a deprecated setting is set, which a later release refuses",
+			slog.String("variable", f.Variable), slog.String("instead", f.Deprecated))
 	}
 	for _, note := range prompt.SchemaNotes(cfg) {
-		s.Log.Warn("the provider may not enforce all of the response schema", slog.String("provider", note.Provider), slog.String("note", note.Text))
+		s.Log.Warn("the provider may not enforce all of the response schema",
+			slog.String("provider", note.Provider), slog.String("note", note.Text))
 	}
 	for _, note := range prompt.KeepNotes() {
-		s.Log.Warn("the extra body asks for parts of replies that are not kept", slog.String("note", note))
+		s.Log.Warn("the extra body asks for parts of replies that are not kept",
+			slog.String("note", note))
 	}
 	return s, nil
 }
@@ -211,7 +242,8 @@ func (s *Stage) addConsumers() error {
 	partitions := s.Cfg.Streams.Partitions
 	if partitions > 1 {
 		s.spread = spread.New(s.nc, spread.Config{
-			Name: s.Cfg.Name, ID: s.runID, Partitions: partitions, Explain: config.Explain, Logger: s.Log,
+			Name: s.Cfg.Name, ID: s.runID, Partitions: partitions, Explain: config.Explain,
+			Logger: s.Log,
 		})
 	}
 	for p := range partitions {
@@ -224,31 +256,44 @@ func (s *Stage) addConsumers() error {
 	return nil
 }
 
+// consumerConfig returns the settings of the consumer of a partition. A stage without a
+// batch lane still has to know of batches that an earlier owner has left open, see left.
 func (s *Stage) consumerConfig(partition int) consumer.Config {
 	cfg := s.Cfg
 	c := consumer.Config{
 		DurableConfig: stored.Durable(cfg, partition), RunID: s.runID,
-		ResultSubject: cfg.Result.Subject, ResultBucket: cfg.Result.Bucket, ResultMaxAge: cfg.Result.MaxAge, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
-		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream, JournalAfter: cfg.Journal.After,
-		WindowBytes: int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), Streams: s.inspector, NewInput: s.opts.NewInput, Spread: s.spread,
-		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics, Tracer: s.tracing.Tracer(cfg, partition),
+		ResultSubject: cfg.Result.Subject, ResultBucket: cfg.Result.Bucket,
+		ResultMaxAge: cfg.Result.MaxAge, DeadLetterSubject: cfg.Streams.DeadLetterSubject,
+		Journal: cfg.Journal.Enabled, JournalStream: cfg.Journal.Stream,
+		JournalAfter: cfg.Journal.After,
+		WindowBytes:  int64(cfg.Window.Bytes), Moves: s.Conn.Replaceable(), Streams: s.inspector,
+		NewInput: s.opts.NewInput, Spread: s.spread,
+		Executor: s.executor, Recorder: s.recorder, Observer: s.metrics,
+		Tracer:  s.tracing.Tracer(cfg, partition),
 		Explain: config.Explain, Logger: s.Log,
 	}
 	if s.lanes.all == nil {
 		c.LaneLeft = s.lanes.left
 	} else {
 		c.Lane, c.LaneRows = s.lanes.all[partition], cfg.LaneRows()
-		c.ClaimedLane = &streams.ClaimedLane{Stream: cfg.Lane.Stream, Rows: cfg.LaneRows(), PollMS: cfg.Lane.Poll.Milliseconds(), Collects: cfg.LaneCollects()}
+		c.ClaimedLane = &streams.ClaimedLane{
+			Stream: cfg.Lane.Stream, Rows: cfg.LaneRows(),
+			PollMS: cfg.Lane.Poll.Milliseconds(), Collects: cfg.LaneCollects(),
+		}
 	}
 	if cfg.Order.Mode == streams.OrderKey {
 		place := cfg.Order.Key
 		c.OrderKey = place.String()
-		c.Key = func(row *consumer.Row) string { return place.Of(row.Subject, row.Header, row.Body) }
+		c.Key = func(row *consumer.Row) string {
+			return place.Of(row.Subject, row.Header,
+				row.Body)
+		}
 	}
 	return c
 }
 
-// retryAfter is the wait that a provider asked for as reports have it, or nil.
+// retryAfter returns the wait that a provider asked for, in milliseconds as reports have
+// it, or nil if it asked for none.
 func retryAfter(d time.Duration) *float64 {
 	if d == 0 {
 		return nil

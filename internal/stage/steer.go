@@ -22,32 +22,33 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// steering is what operators have asked of this process, and what carries it out. Nothing
-// of it survives the process. Safe for concurrent use.
+// steering has the orders of operators to this process, and carries them out. They end
+// with the process. It is safe for concurrent use.
 type steering struct {
 	*view
 	record func(e auditlog.Run)
 	moved  chan *nats.Conn // holds the connection over which orders come from now on
 
 	mu     sync.Mutex
-	paused *wish         // nil: calls begin
-	pauses map[int]*wish // partitions of which no row begins
+	paused *wish         // no call begins; nil if calls may
+	pauses map[int]*wish // partitions whose rows do not begin
 	drains map[int]*wish // partitions that another replica should have
-	drain  *wish         // nil: it takes its share of the partitions
+	drain  *wish         // the process leaves all partitions to others; nil if it takes its share
 }
 
-// wish is who asked, and when.
+// wish is an order that is in force: who gave it, and when.
 type wish struct {
 	text  string // as in "paused by alice@laptop"
 	since time.Time
 }
 
+// newWish returns the wish of an order that begins now; what is "paused" or "drained".
 func newWish(what string, o *control.Order) *wish {
 	return &wish{what + " by " + o.By.String(), time.Now()}
 }
 
-// wishes returns the partitions of which no row begins, and those that another replica
-// should have.
+// wishes returns the partitions that are paused, and those that another replica should
+// have.
 func (s *steering) wishes() (pauses, drains []status.Wish) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,8 +61,8 @@ func (s *steering) wishes() (pauses, drains []status.Wish) {
 	return list(s.pauses), list(s.drains)
 }
 
-// halted returns why nothing of a partition may be sent to a provider; nil means that it
-// may.
+// halted returns why no request of a partition may be sent to a provider, or nil if it
+// may. The batch lane asks, since its uploads do not go through the pool.
 func (s *steering) halted(partition int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +74,8 @@ func (s *steering) halted(partition int) error {
 	return nil
 }
 
-// drained returns who asked this process to hand over its partitions; empty means that
-// nobody, or it serves them again.
+// drained returns who asked this process to hand over its partitions. It is "" if nobody
+// did, or if the process serves them again because no other replica was left.
 func (s *steering) drained() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,13 +96,17 @@ func (s *steering) standsAside() bool {
 // obey carries out orders until ctx ends, if it may (STAGE_CONTROL).
 func (s *steering) obey(ctx context.Context) {
 	if s.Cfg.Control.Obey {
-		control.Serve(ctx, s.Conn.NC(), control.Replica{Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut, Log: s.Log, Moved: s.moved})
+		control.Serve(ctx, s.Conn.NC(),
+			control.Replica{
+				Stage: s.Cfg.Name, ID: s.runID, Host: s.host, Do: s.carryOut,
+				Log: s.Log, Moved: s.moved,
+			})
 	}
 }
 
-// page lets those who look at the page steer, if the process obeys; nil means that
-// it does not. They ask over the connection of this process: its user needs the
-// permission to publish orders.
+// page returns the handler for orders from the dashboard, or nil if the process does not
+// obey. The orders are published over the connection of this process, so its user needs
+// the permission to publish them.
 func (s *steering) page() http.Handler {
 	if !s.Cfg.Control.Obey {
 		return nil
@@ -113,20 +118,27 @@ func (s *steering) page() http.Handler {
 	}}.Handler()
 }
 
-// carryOut does what an order says, and records who asked, and what was done.
+// carryOut carries out an order, and records who gave it, and the outcome.
 func (s *steering) carryOut(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	outcome, text := s.steer(ctx, o)
-	s.Log.Info("order of an operator", slog.String("order", o.String()), slog.String("by", o.By.Detail()), slog.String("outcome", string(outcome)), slog.String("what", text))
-	s.record(auditlog.Run{Phase: auditlog.PhaseControl, Reason: fmt.Sprintf("%s, asked by %s: %s: %s", o, o.By.Detail(), outcome, text)})
+	s.Log.Info("order of an operator", slog.String("order", o.String()),
+		slog.String("by", o.By.Detail()), slog.String("outcome", string(outcome)),
+		slog.String("what", text))
+	s.record(auditlog.Run{
+		Phase:  auditlog.PhaseControl,
+		Reason: fmt.Sprintf("%s, asked by %s: %s: %s", o, o.By.Detail(), outcome, text),
+	})
 	return outcome, text
 }
 
+// steer refuses orders that make no sense now, and has the others carried out.
 func (s *steering) steer(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	switch p := o.Partition; {
 	case s.stopReport() != nil:
 		return control.Refused, "this process is stopping"
 	case p != nil && *p >= len(s.consumers):
-		return control.Refused, fmt.Sprintf("there is no partition %d: they are numbered from 0 to %d", *p, len(s.consumers)-1)
+		return control.Refused, fmt.Sprintf("there is no partition %d: they are numbered from 0 "+
+			"to %d", *p, len(s.consumers)-1)
 	}
 	switch o.Verb {
 	case control.Pause:
@@ -141,9 +153,10 @@ func (s *steering) steer(ctx context.Context, o *control.Order) (control.Outcome
 	return control.Refused, "unknown order"
 }
 
-const pauseEnds = "it lasts until stage resume, or until this process ends: one that starts in its place does not know of it"
+const pauseEnds = "it lasts until stage resume, or until this process ends: " +
+	"one that starts in its place does not know of it"
 
-// pause has no call begin, or no row of one partition.
+// pause makes no call begin, or no row of one partition. Calls in flight end.
 func (s *steering) pause(o *control.Order) (control.Outcome, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +166,8 @@ func (s *steering) pause(o *control.Order) (control.Outcome, string) {
 		}
 		s.paused = newWish("paused", o)
 		s.executor.Pool.Halt(errors.New(s.paused.text))
-		return control.Done, fmt.Sprintf("paused, %s; %s", inFlight(s.executor.Pool.Stats().InFlight), pauseEnds)
+		return control.Done, fmt.Sprintf("paused, %s; %s",
+			inFlight(s.executor.Pool.Stats().InFlight), pauseEnds)
 	}
 	p := *o.Partition
 	if w := s.pauses[p]; w != nil {
@@ -171,10 +185,12 @@ func (s *steering) pause(o *control.Order) (control.Outcome, string) {
 	return control.Done, text + "; " + pauseEnds
 }
 
+// already says that an order was in force before this one.
 func already(w *wish) string {
 	return fmt.Sprintf("it was already %s, %s ago", w.text, terminal.Duration(time.Since(w.since)))
 }
 
+// inFlight says how many calls end after a pause has begun.
 func inFlight(n int) string {
 	switch n {
 	case 0:
@@ -185,14 +201,16 @@ func inFlight(n int) string {
 	return fmt.Sprintf("%d calls in flight end", n)
 }
 
-// resume ends what operators have asked for, all or that for one partition, and has a
-// paused stage probe.
+// resume ends all orders, or those for one partition. It also makes a stage that is
+// paused for another reason probe at once: somebody who resumes has usually fixed the
+// cause.
 func (s *steering) resume(o *control.Order) (control.Outcome, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ended []string
 	end := func(w *wish, what string) {
-		ended = append(ended, fmt.Sprintf("%s (%s, %s ago)", what, w.text, terminal.Duration(time.Since(w.since))))
+		ended = append(ended,
+			fmt.Sprintf("%s (%s, %s ago)", what, w.text, terminal.Duration(time.Since(w.since))))
 	}
 	for p := range s.consumers {
 		if o.Partition != nil && *o.Partition != p {
@@ -226,19 +244,22 @@ func (s *steering) resume(o *control.Order) (control.Outcome, string) {
 			ended = append(ended, "a probe goes now: "+string(h.Kind))
 		}
 	}
+
 	switch {
 	case ended != nil:
-	case s.paused != nil: // and one partition was named
-		return control.Nothing, fmt.Sprintf("not that partition, but all of them were %s: stage resume without --partition ends that", s.paused.text)
+	case s.paused != nil: // only one partition was named, and the pause is of all
+		return control.Nothing, fmt.Sprintf("not that partition, but all of them were %s: "+
+			"stage resume without --partition ends that", s.paused.text)
 	case s.drain != nil && s.standsAside():
-		return control.Nothing, fmt.Sprintf("not that partition, but the whole replica was %s: stage resume without --partition ends that", s.drain.text)
+		return control.Nothing, fmt.Sprintf("not that partition, but the whole replica was %s: "+
+			"stage resume without --partition ends that", s.drain.text)
 	default:
 		return control.Nothing, "no operator has paused or drained it"
 	}
 	return control.Done, "ended: " + strings.Join(ended, "; ")
 }
 
-// probe has the next probe of a pause go at once.
+// probe makes the next probe of a pause go at once.
 func (s *steering) probe(o *control.Order) (control.Outcome, string) {
 	if p := o.Partition; p != nil && s.consumers[*p].Status().Role != consumer.Owner {
 		return control.Nothing, fmt.Sprintf("it does not own partition %d", *p)
@@ -260,7 +281,8 @@ func (s *steering) probe(o *control.Order) (control.Outcome, string) {
 	return control.Done, "paused: " + why + "; the next probe goes now"
 }
 
-// handOver has another replica take the partitions of this one, or one of them.
+// handOver makes another replica take the partitions of this one, or one of them. It
+// refuses if no replica could: the rows would wait for nobody.
 func (s *steering) handOver(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	p := o.Partition
 	switch {
@@ -280,7 +302,9 @@ func (s *steering) handOver(ctx context.Context, o *control.Order) (control.Outc
 		}
 		s.drains[*p] = newWish("drained", o)
 		s.spread.Avoid(*p, true)
-		return control.Done, fmt.Sprintf("partition %d goes to another replica as soon as its calls in flight have ended; this one does not take it until stage resume, or unless nobody else does", *p)
+		return control.Done, fmt.Sprintf("partition %d goes to another replica as soon as its "+
+			"calls in flight have ended; this one does not take it until stage resume, "+
+			"or unless nobody else does", *p)
 	}
 	if s.drain != nil && s.standsAside() {
 		return control.Nothing, already(s.drain)
@@ -293,11 +317,13 @@ func (s *steering) handOver(ctx context.Context, o *control.Order) (control.Outc
 		}
 	}
 	s.setAside(true)
-	return control.Done, fmt.Sprintf("%s to hand over as soon as calls in flight have ended; the process stays, and takes none until stage resume, or unless nobody else does",
+	return control.Done, fmt.Sprintf("%s to hand over as soon as calls in flight have ended; "+
+		"the process stays, and takes none until stage resume, or unless nobody else does",
 		terminal.Plural(owned, "partition"))
 }
 
-// setAside has the process leave its partitions to others, or not.
+// setAside makes the process leave its partitions to others, or take its share again.
+// With one partition there is no spread, and the consumer itself stands aside.
 func (s *steering) setAside(on bool) {
 	if s.spread != nil {
 		s.spread.Leave(on)
@@ -308,17 +334,21 @@ func (s *steering) setAside(on bool) {
 	}
 }
 
-// noHeir returns why no other replica could take over, all partitions or one; empty means
-// one could.
+// noHeir returns why no other replica could take over all partitions, or one; it returns
+// "" if one could.
 func (s *steering) noHeir(ctx context.Context, partition *int) (why string) {
 	w := s.Whole(ctx)
-	why = "no other replica is ready to take over: start one, or pause this one, or stop its process"
+	why = "no other replica is ready to take over: start one, or pause this one, " +
+		"or stop its process"
 	for i := range w.Replicas {
 		r := &w.Replicas[i]
 		switch {
-		case r.Self || r.Status != replicas.Answers || !r.Ready || r.Drained != "" || r.State == status.StateStopping:
+		case r.Self || r.Status != replicas.Answers || !r.Ready || r.Drained != "" ||
+			r.State == status.StateStopping:
 		case partition != nil && slices.Contains(r.Left, *partition):
-			why = fmt.Sprintf("partition %d was drained from %s on %s, and no other replica is ready: stage resume --partition %d ends that", *partition, r.Replica, terminal.OrDash(r.Host), *partition)
+			why = fmt.Sprintf("partition %d was drained from %s on %s, "+
+				"and no other replica is ready: stage resume --partition %d ends that", *partition,
+				r.Replica, terminal.OrDash(r.Host), *partition)
 		default:
 			return ""
 		}

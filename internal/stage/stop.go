@@ -17,9 +17,11 @@ import (
 // ending is how the run of a stage ends. Its methods are safe for concurrent use.
 type ending struct {
 	*view
-	stop  context.CancelCauseFunc // ends the run softly; set by Run before the pool starts
-	since atomic.Pointer[time.Time]
-	why   atomic.Pointer[string] // set where the process goes on: it has other stages, or shows the last state
+	stop  context.CancelCauseFunc   // ends the run softly; Run sets it before the pool starts
+	since atomic.Pointer[time.Time] // when the stop began; nil before
+	// why is why the stage has ended. It is set only where the process continues, since it
+	// has other stages or shows the last state.
+	why atomic.Pointer[string]
 }
 
 // drain begins a soft stop because soft has ended: the pool starts no call, and the stop
@@ -35,32 +37,39 @@ func (e *ending) drain(soft, hard context.Context, kill context.CancelCauseFunc)
 	context.AfterFunc(hard, func() { timer.Stop() })
 }
 
-// logStop logs what a stop waits for, where someone asked for it or it is blocked.
+// logStop logs what the stop waits for, if a signal asked for the stop or if something
+// keeps results from being stored. Other stops, such as the end of a job, take no time.
 func (e *ending) logStop(cause error, waits *status.StopReport) {
 	attrs := []any{
-		slog.Int("calls_in_flight", waits.Calls), slog.Int("results_to_store", waits.Results), slog.String("at_most", e.Cfg.Process.StopTimeout.String()),
+		slog.Int("calls_in_flight", waits.Calls), slog.Int("results_to_store", waits.Results),
+		slog.String("at_most", e.Cfg.Process.StopTimeout.String()),
 	}
 	if why := e.problem(); why != "" {
-		e.Log.Warn("stopping, waiting for results that can't be stored", append(attrs, slog.String("reason", why))...)
+		e.Log.Warn("stopping, waiting for results that can't be stored",
+			append(attrs, slog.String("reason", why))...)
 		return
 	}
 	if signal, ok := errors.AsType[*stopping.InterruptError](cause); ok {
-		e.Log.Info("stopping, waiting for calls in flight and their results; a second signal stops at once", append(attrs, slog.String("signal", signal.Signal.String()))...)
+		e.Log.Info("stopping, waiting for calls in flight and their results; "+
+			"a second signal stops at once",
+			append(attrs, slog.String("signal", signal.Signal.String()))...)
 	}
 }
 
 // WaitsFor returns what a stop that begins now would wait for. Safe for concurrent use.
 func (e *ending) WaitsFor() status.StopReport {
 	now := time.Now()
-	r := status.StopReport{Since: now.UTC(), By: now.UTC().Add(e.Cfg.Process.StopTimeout), Calls: e.executor.Pool.Stats().InFlight}
+	r := status.StopReport{
+		Since: now.UTC(), By: now.UTC().Add(e.Cfg.Process.StopTimeout),
+		Calls: e.executor.Pool.Stats().InFlight,
+	}
 	for _, c := range e.consumers {
 		r.Results += c.Status().Buffered
 	}
 	return r
 }
 
-// stopReport returns what the stop under way waits for; nil means that the stage does not
-// stop.
+// stopReport returns what the present stop waits for, or nil if the stage does not stop.
 func (e *ending) stopReport() *status.StopReport {
 	since := e.since.Load()
 	if since == nil {
@@ -71,18 +80,20 @@ func (e *ending) stopReport() *status.StopReport {
 	return &r
 }
 
-// problem returns what keeps results from being stored; empty when nothing does.
+// problem returns what keeps results from being stored, or "" if nothing does.
 func (e *ending) problem() string {
 	var all []string
 	for _, c := range e.consumers {
-		if why := c.Status().Problem; why != "" && !slices.Contains(all, why) { // mostly the same for all partitions
+		// Most problems, such as a lost connection, are the same for all partitions.
+		if why := c.Status().Problem; why != "" && !slices.Contains(all, why) {
 			all = append(all, why)
 		}
 	}
 	return strings.Join(all, "; ")
 }
 
-// whyNotStopped is the cause of the hard stop when the time for a stop has passed.
+// whyNotStopped returns the cause of the hard stop when the time for a soft one has
+// passed.
 func (e *ending) whyNotStopped() error {
 	limit := e.Cfg.Process.StopTimeout
 	if why := e.problem(); why != "" {
@@ -91,8 +102,8 @@ func (e *ending) whyNotStopped() error {
 	return fmt.Errorf("calls in flight did not end within %v of the stop", limit)
 }
 
-// endedBy returns why the stage has ended while its process goes on; empty means that it
-// has not.
+// endedBy returns why the stage has ended while its process continues, or "" if it has
+// not.
 func (e *ending) endedBy() string {
 	if why := e.why.Load(); why != nil {
 		return *why
@@ -100,6 +111,6 @@ func (e *ending) endedBy() string {
 	return ""
 }
 
-// ShowEnded has the status say why the stage has ended, where its process goes on. Run
-// must have returned. Safe for concurrent use.
+// ShowEnded makes the status say why the stage has ended, where its process continues.
+// Run must have returned. It is safe for concurrent use.
 func (e *ending) ShowEnded(why string) { e.why.Store(&why) }
