@@ -10,9 +10,10 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// withoutRows returns the logger of a job without the lines of failed rows where people
-// see them in a better way: on a terminal the bar counts them, and the first of each
-// reason is printed. A log level below warn shows them, too.
+// withoutRows returns the logger of a job, without the lines of failed rows where a
+// person sees them in a better way: on a terminal the bar counts them, and the first of
+// each reason is printed above it. A log level below warn asks for all lines, and gets
+// them.
 func withoutRows(log *slog.Logger, w *terminal.Console, cfg *config.Config) *slog.Logger {
 	if !terminal.Is(w) || cfg.Process.LogLevel != "warn" {
 		return log
@@ -37,4 +38,8 @@ func (f rowFilter) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // WithGroup implements [slog.Handler].
-func (f rowFilter) WithGroup(name string) slog.Handler { return rowFilter{f.Handler.WithGroup(name)} }
+func (f rowFilter) WithGroup(
+	name string,
+) slog.Handler {
+	return rowFilter{f.Handler.WithGroup(name)}
+}

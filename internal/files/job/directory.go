@@ -22,8 +22,8 @@ import (
 	"github.com/llm-stage/stage/internal/files/load"
 )
 
-// discardWait is how long to wait for a command that has the store open, as for one that
-// is to be resumed.
+// discardWait is how long --fresh waits for another command to close the store. A resumed
+// job waits as long.
 const discardWait = 10 * time.Second
 
 // names are the names that jobs and loads may have.
@@ -35,9 +35,9 @@ func ValidName(name string) bool {
 	return names.MatchString(name) && strings.Trim(name, ".") != ""
 }
 
-// StoreOf returns the directory of the store of a job: of the one with the given name, or
-// of the one that process gives the input by default. It is "" for a standard input without
-// a name, whose job nothing can find again.
+// StoreOf returns the directory of a job's store: of the job with the given name, or of
+// the job that process makes of the input by default. It is "" for a standard input
+// without a name, since nothing can find that job again.
 func StoreOf(cfg *config.Config, given, input string) (string, error) {
 	if given == "" && input == "-" {
 		return "", nil
@@ -49,17 +49,20 @@ func StoreOf(cfg *config.Config, given, input string) (string, error) {
 	return filepath.Join(cfg.Data.Dir, name), nil
 }
 
-// nameOf returns the name of a job: the given one, or one derived from the input's name
-// and path, so that two files of the same name in different directories are two jobs.
-// Standard input gets a random name, which nothing can resume.
+// nameOf returns the name of a job: the given one, or one made of the input's name and a
+// hash of its path, so that two files of the same name in different directories are two
+// jobs. For example, reviews.jsonl becomes reviews.jsonl-1f3a90c2. Standard input gets a
+// random name, which nothing can resume.
 func nameOf(given, input string) (string, error) {
 	switch {
 	case slices.Contains(jobs.Reserved, given):
-		return "", fmt.Errorf("--job %q: a stage keeps a file of its own under that name: give another", given)
+		return "", fmt.Errorf("--job %q: a stage keeps a file of its own under that name: "+
+			"give another", given)
 	case ValidName(given):
 		return given, nil
 	case given != "":
-		return "", fmt.Errorf("--job %q: give a name of letters, digits and . _ -, at most 64", given)
+		return "", fmt.Errorf("--job %q: give a name of letters, digits and . _ -, at most 64",
+			given)
 	case input == "-":
 		return "stdin-" + call.NewID()[:8], nil
 	}
@@ -77,9 +80,8 @@ func nameOf(given, input string) (string, error) {
 	return base[:min(len(base), 48)] + "-" + hex.EncodeToString(sum[:4]), nil
 }
 
-// discardStore removes what the embedded server has stored for a job; with keepReplies
-// all but the stream of replies that STAGE_DEDUPE=stored reuses, so that a rerun costs
-// nothing.
+// discardStore removes the streams of a job. With keepReplies it leaves the stream of
+// replies that STAGE_DEDUPE=stored reuses, so that a rerun costs nothing.
 func discardStore(dir string, keepReplies bool) error {
 	if !keepReplies {
 		return jobs.RemoveStore(dir)
@@ -94,17 +96,20 @@ func discardStore(dir string, keepReplies bool) error {
 	return errors.Join(errs...)
 }
 
-// openDir creates the directory of a job, or checks that the existing one, whose identity
-// it then returns, belongs to the same job. With fresh it discards what an earlier run
-// has stored, with keepReplies all but the replies that are reused.
-func openDir(ctx context.Context, dir string, now identity, in *load.Source, fresh, keepReplies bool) (then *identity, err error) {
+// openDir creates the directory of a job, or checks that the existing one belongs to the
+// same job, and returns the identity that it has. With fresh it discards an earlier run,
+// but with keepReplies not the replies that are reused.
+func openDir(
+	ctx context.Context, dir string, now identity, in *load.Source, fresh, keepReplies bool,
+) (then *identity, err error) {
 	path, name := filepath.Join(dir, jobs.IdentityFile), filepath.Base(dir)
 	raw, err := os.ReadFile(path)
 	switch {
 	case err == nil && !fresh:
 		then = &identity{}
 		if err := json.Unmarshal(raw, then); err != nil {
-			return nil, config.Invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh", path, err))
+			return nil, config.Invalid(fmt.Errorf("%s is damaged (%w): start over with --fresh",
+				path, err))
 		}
 		return then, then.compare(ctx, now, in, dir, name)
 	case err == nil:
@@ -120,8 +125,8 @@ func openDir(ctx context.Context, dir string, now identity, in *load.Source, fre
 	return nil, err
 }
 
-// discard removes an earlier run of the job, but only what this program has created: the
-// identity, and the store beside it.
+// discard removes an earlier run of the job, but only the files that this program has
+// created: a user may have put others there.
 func discard(dir, name string, keepReplies bool) error {
 	release, err := jobs.Lock(dir, discardWait)
 	if errors.Is(err, jobs.ErrInUse) {
@@ -129,7 +134,8 @@ func discard(dir, name string, keepReplies bool) error {
 	}
 	if err == nil {
 		defer release()
-		err = errors.Join(discardStore(dir, keepReplies), jobs.RemoveRecord(dir), os.Remove(filepath.Join(dir, jobs.IdentityFile)))
+		err = errors.Join(discardStore(dir, keepReplies), jobs.RemoveRecord(dir),
+			os.Remove(filepath.Join(dir, jobs.IdentityFile)))
 	}
 	if err != nil {
 		return fmt.Errorf("discard job %s: %w", name, err)
@@ -137,10 +143,13 @@ func discard(dir, name string, keepReplies bool) error {
 	return nil
 }
 
-// remove removes the job of a standard input that has no name.
+// remove removes the job of a standard input that has no name, since nothing can resume
+// it.
 func remove(dir string, log *slog.Logger) {
-	if _, err := jobs.Remove(&jobs.Job{Name: filepath.Base(dir), Dir: dir}, discardWait); err != nil {
-		log.Warn("the job stays, though nothing can resume it", slog.String("job", dir), slog.Any("error", err))
+	if _, err := jobs.Remove(&jobs.Job{Name: filepath.Base(dir), Dir: dir},
+		discardWait); err != nil {
+		log.Warn("the job stays, though nothing can resume it", slog.String("job", dir),
+			slog.Any("error", err))
 	}
 }
 

@@ -27,8 +27,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErasedBody is what stands in OUT for the result of a row that was erased: a result
-// without a reply, whose error says so. field names the reply.
+// ErasedBody returns the line that stands in OUT for the result of a row that was erased:
+// a result without a reply, whose error says so. field is the name of the reply's member.
+// For example, with the field answer:
+//
+//	{"answer":null,"answer_error":{"error":"erased at … by alice","reason":"erased"}}
 func ErasedBody(field string, t *proof.Tombstone) []byte {
 	text := "erased at " + t.At.UTC().Format(time.RFC3339) + " by " + t.Who
 	name, _ := json.Marshal(field)                                               //nolint:errchkjson // a string
@@ -37,21 +40,23 @@ func ErasedBody(field string, t *proof.Tombstone) []byte {
 	return fmt.Appendf(nil, "{%s:null,%s:%s}", name, errorName, why)
 }
 
-// resultsOf reads the results of a job in the order in which they were stored, with those
-// that were erased in their places.
+// resultsOf reads the results of a job in the order in which they were stored, and
+// returns an erased result in its old place. The stream has a gap there, and the
+// tombstone that says what was erased is at the end of the stream. So the results and the
+// tombstones, sorted by place, are merged. One goroutine uses it.
 type resultsOf struct {
 	places *places
 	reader *stored.Reader
-	held   *stored.Result  // read, and behind some that were erased
+	held   *stored.Result  // a result that was read, and waits for erased ones before it
 	stones []stored.Result // erased results that were not returned yet, by place
-	at     uint64          // place of the last one returned
-	stone  uint64          // sequence of the last tombstone that is known
+	at     uint64          // place of the result that was returned last
+	stone  uint64          // sequence of the last tombstone that was read
 }
 
 // Close ends the reading.
 func (s *resultsOf) Close() { s.reader.Close() }
 
-// next is [stored.NextResult].
+// next is [stored.NextResult], with the erased results in their places.
 func (s *resultsOf) next(ctx context.Context, wait time.Duration) (stored.Result, error) {
 	if s.held == nil {
 		r, err := stored.NextResult(ctx, s.reader, wait)
@@ -70,7 +75,9 @@ func (s *resultsOf) next(ctx context.Context, wait time.Duration) (stored.Result
 		s.held = &r
 	}
 	for len(s.stones) > 0 && s.stones[0].At <= s.held.At {
-		if stone := s.pop(); stone.At < s.held.At { // else its erasure was interrupted, and it is still there
+		// A result that is still there, beside its tombstone, is returned itself: its erasure
+		// was interrupted.
+		if stone := s.pop(); stone.At < s.held.At {
 			return stone, nil
 		}
 	}
@@ -79,16 +86,19 @@ func (s *resultsOf) next(ctx context.Context, wait time.Duration) (stored.Result
 	return r, nil
 }
 
+// pop returns the first erased result.
 func (s *resultsOf) pop() stored.Result {
 	r := s.stones[0]
 	s.stones, s.at = s.stones[1:], r.At
 	return r
 }
 
-// readStones reads the tombstones where there are new ones.
+// readStones reads the tombstones again if a new one was stored. One look at the last
+// tombstone shows that, so a job without erased rows reads no others.
 func (s *resultsOf) readStones(ctx context.Context) error {
 	p := s.places
-	last, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream, stored.ErasedSubject(p.cfg, "0", "*"))
+	last, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream,
+		stored.ErasedSubject(p.cfg, "0", "*"))
 	if err != nil || last == nil || last.Sequence == s.stone {
 		return err
 	}
@@ -97,8 +107,13 @@ func (s *resultsOf) readStones(ctx context.Context) error {
 		if t.Sequence <= s.at {
 			return nil
 		}
-		r := stored.Result{At: t.Sequence, Stored: t.At, Seq: t.Row, Low: t.Row, Subject: p.subject, Erased: true, Body: ErasedBody(p.cfg.Prompt.ResponseField, t)}
-		if r.Replaces, _ = strconv.ParseUint(t.Header(streams.HeaderReplaces), 10, 64); r.Replaces > 0 { // 0: it replaces none
+		r := stored.Result{
+			At: t.Sequence, Stored: t.At, Seq: t.Row, Low: t.Row, Subject: p.subject,
+			Erased: true, Body: ErasedBody(p.cfg.Prompt.ResponseField, t),
+		}
+		// A result that replaces another one is the result of a row that was published again.
+		if r.Replaces, _ = strconv.ParseUint(t.Header(streams.HeaderReplaces), 10,
+			64); r.Replaces > 0 {
 			r.Subject = p.redriven
 		}
 		s.stones = append(s.stones, r)
@@ -108,10 +123,13 @@ func (s *resultsOf) readStones(ctx context.Context) error {
 	return err
 }
 
-// EraseOutputs replaces the lines of results in the files that the job in dir has written.
-// lines has, by the line as the job wrote it, the one that takes its place. Each file is
-// replaced as a whole. It returns which were, and why others were left as they are.
-func EraseOutputs(dir string, lines map[[sha256.Size]byte][]byte) (done []string, left map[string]string, err error) {
+// EraseOutputs replaces the lines of results in the files that the job in dir has
+// written. The key of lines is the hash of a line as the job wrote it, the value is the
+// line that takes its place. Each file is replaced as a whole. It returns the files that
+// were changed, and why others were left as they are.
+func EraseOutputs(
+	dir string, lines map[[sha256.Size]byte][]byte,
+) (done []string, left map[string]string, err error) {
 	notes := outputNotes{dir: dir}
 	all, err := notes.read()
 	if err != nil {
@@ -134,7 +152,8 @@ func EraseOutputs(dir string, lines map[[sha256.Size]byte][]byte) (done []string
 		case !info.Mode().IsRegular():
 			left[note.Path] = "it is no regular file"
 		case IsTable(note.Path):
-			left[note.Path] = "it is a table: the same stage process command writes it again, without a call"
+			left[note.Path] = "it is a table: the same stage process command writes it again, " +
+				"without a call"
 		default:
 			changed, err := eraseLines(notes, note.Path, info.Mode().Perm(), lines)
 			if err != nil {
@@ -148,9 +167,12 @@ func EraseOutputs(dir string, lines map[[sha256.Size]byte][]byte) (done []string
 	return done, left, nil
 }
 
-// eraseLines writes a new file beside its place, with other lines for those that are
-// given, and moves it there.
-func eraseLines(notes outputNotes, path string, mode fs.FileMode, lines map[[sha256.Size]byte][]byte) (changed bool, err error) {
+// eraseLines writes a new file beside the old one, with other lines in place of the given
+// ones, and moves it there, so that a kill leaves the old file or the new one. The note
+// comes before the move: without it the job would not know its own file.
+func eraseLines(
+	notes outputNotes, path string, mode fs.FileMode, lines map[[sha256.Size]byte][]byte,
+) (changed bool, err error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return false, err
@@ -183,7 +205,10 @@ func eraseLines(notes outputNotes, path string, mode fs.FileMode, lines map[[sha
 	if err := errors.Join(w.Flush(), out.Sync(), out.Close()); err != nil || !changed {
 		return false, err
 	}
-	if err := notes.add(outputNote{Path: path, Bytes: size, Sum: hex.EncodeToString(sum.Sum(nil))}); err != nil {
+	if err := notes.add(outputNote{
+		Path: path, Bytes: size,
+		Sum: hex.EncodeToString(sum.Sum(nil)),
+	}); err != nil {
 		return false, err
 	}
 	return true, os.Rename(temp, path)
@@ -196,17 +221,21 @@ func LineOf(r stored.Result) (hash [sha256.Size]byte, err error) {
 	return sha256.Sum256(b.Bytes()), err
 }
 
-// partialOf is where the file at path is written before it takes its place.
+// partialOf returns where the file at path is written before it takes its place. The name
+// is cut, since a file system may allow no more than 255 bytes.
 func partialOf(path, dir string) string {
 	name := filepath.Base(path)
 	name = string(bytes.ToValidUTF8([]byte(name[:min(len(name), 180)]), nil))
-	job := sha256.Sum256([]byte(dir)) // two jobs never share a file, and one runs only once at a time
+	// Two jobs never share a file, and one runs only once at a time.
+	job := sha256.Sum256([]byte(dir))
 	return filepath.Join(filepath.Dir(path), "."+name+"."+hex.EncodeToString(job[:4])+".partial")
 }
 
-// Eraser returns what [erase.Options.Results] does for a job: it replaces the lines of the
-// results in what the job has written, unless a process works on it.
-func Eraser(js jetstream.JetStream, cfg *config.Config, note func(text string)) func(context.Context, []*jetstream.RawStreamMsg, *proof.Tombstone) error {
+// Eraser returns the function for [erase.Options.Results] of a job: it replaces the lines
+// of the results in all files of the job. It refuses while a process works on the job.
+func Eraser(
+	js jetstream.JetStream, cfg *config.Config, note func(text string),
+) func(context.Context, []*jetstream.RawStreamMsg, *proof.Tombstone) error {
 	return func(ctx context.Context, results []*jetstream.RawStreamMsg, t *proof.Tombstone) error {
 		dir := cfg.Data.Dir
 		j, err := jobs.Find(filepath.Dir(dir), filepath.Base(dir))
@@ -214,7 +243,8 @@ func Eraser(js jetstream.JetStream, cfg *config.Config, note func(text string)) 
 			return err
 		}
 		if j.State == jobs.Running {
-			return fmt.Errorf("process %d works on the job, and its file can't be changed meanwhile: wait for it, or end it", j.PID)
+			return fmt.Errorf("process %d works on the job, and its file can't be changed "+
+				"meanwhile: wait for it, or end it", j.PID)
 		}
 		lines := make(map[[sha256.Size]byte][]byte)
 		for _, m := range results {

@@ -14,15 +14,16 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// otherReasons counts failed rows that state no reason, or one beyond reasonsMax, as
-// results of a later version may.
+// otherReasons counts failed rows that state no reason, and those of any further reason
+// once there are reasonsMax of them, as a later version may have.
 const otherReasons llm.Reason = "other"
 
 // reasonsMax bounds the reasons that are counted.
 const reasonsMax = 64
 
 // failures are the failed rows of a job by reason, each with the first one as an example.
-// The zero value is none. Not safe for concurrent use.
+// The zero value has none. It is not safe for concurrent use: the goroutine that writes
+// the results has it.
 type failures struct {
 	byReason map[llm.Reason]*failedRows
 }
@@ -36,8 +37,8 @@ type failedRows struct {
 	text     string // why the first one failed, on one line
 }
 
-// add counts a failed row. It returns the rows of its reason if it is the first of them,
-// else nil; then the caller sets the number.
+// add counts a failed row. If it is the first of its reason, the rows of that reason are
+// returned, and the caller sets the number; otherwise nil.
 func (f *failures) add(r stored.Result) (first *failedRows) {
 	reason, text := row.ReadFailure(r.Body)
 	reason = cmp.Or(reason, otherReasons)
@@ -57,9 +58,11 @@ func (f *failures) add(r stored.Result) (first *failedRows) {
 	return first
 }
 
-// print prints the failed rows by reason, most first. rest returns what shows all rows of
-// a reason, where some were repaired; nil means that nothing does.
-func (f *failures) print(w io.Writer, repaired bool, rest func(reason llm.Reason, repaired bool) string) {
+// print prints the failed rows by reason, the most frequent first. rest returns the
+// command that shows all rows of a reason, where some were repaired. It may be nil.
+func (f *failures) print(
+	w io.Writer, repaired bool, rest func(reason llm.Reason, repaired bool) string,
+) {
 	kinds := make([]*failedRows, 0, len(f.byReason))
 	for _, kind := range f.byReason {
 		kinds = append(kinds, kind)
@@ -72,7 +75,8 @@ func (f *failures) print(w io.Writer, repaired bool, rest func(reason llm.Reason
 		if kind.rows == 1 {
 			which = "which is"
 		}
-		terminal.PrintLine(w, "  %s: %s, %s row %d (sequence %d)", kind.reason, terminal.Plural(int(kind.rows), "row"), which, kind.number, kind.sequence)
+		terminal.PrintLine(w, "  %s: %s, %s row %d (sequence %d)", kind.reason,
+			terminal.Plural(int(kind.rows), "row"), which, kind.number, kind.sequence)
 		terminal.PrintLine(w, "    %s", kind.text)
 		if rest != nil {
 			terminal.PrintLine(w, "    %s", rest(kind.reason, repaired))
@@ -81,7 +85,7 @@ func (f *failures) print(w io.Writer, repaired bool, rest func(reason llm.Reason
 }
 
 // FailedRowsError ends a job if more of its rows have failed than were allowed. All
-// results are written.
+// results are written all the same.
 type FailedRowsError struct {
 	Failed, Rows int64
 	Allowed      *big.Rat // of the rows, in percent
@@ -93,17 +97,19 @@ func (e *FailedRowsError) Error() string {
 	if e.Allowed.Sign() > 0 {
 		allowed = e.Allowed.FloatString(allowedDigits(e.Allowed)) + "% of them"
 	}
-	return fmt.Sprintf("%d of %s failed, --fail-on-error allows %s", e.Failed, terminal.Plural(int(e.Rows), "row"), allowed)
+	return fmt.Sprintf("%d of %s failed, --fail-on-error allows %s", e.Failed,
+		terminal.Plural(int(e.Rows), "row"), allowed)
 }
 
-// allowedDigits is how many decimals a share has.
+// allowedDigits returns how many decimals a share needs, for example 1 for 12.5%.
 func allowedDigits(share *big.Rat) int {
 	digits, _ := share.FloatPrec()
 	return digits
 }
 
-// checkFailed returns a [FailedRowsError] if more than that share of the rows has failed,
-// in percent; nil means any may.
+// checkFailed returns a [FailedRowsError] if more than the allowed share of the rows has
+// failed, in percent. A nil share allows any number. The shares are compared as
+// fractions: with floating point, 7 of 100 rows may be 7.000000000000001%.
 func checkFailed(failed, rows int64, allowed *big.Rat) error {
 	if allowed == nil || failed == 0 || big.NewRat(100*failed, rows).Cmp(allowed) <= 0 {
 		return nil

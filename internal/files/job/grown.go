@@ -18,11 +18,16 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// compare returns an error that names the changes since the job of that name was started
-// in dir. An input that has only grown at its end, by whole rows, counts as the same.
-func (id identity) compare(ctx context.Context, now identity, in *load.Source, dir, name string) error {
+// compare returns an error that names the changes since the job was started in dir. An
+// input that has only grown at its end, by whole rows, counts as the same one: the job
+// continues with the new rows.
+func (id identity) compare(
+	ctx context.Context, now identity, in *load.Source, dir, name string,
+) error {
 	why := ""
-	empty := id.Bytes == 0 && id.Content == llm.Hash(nil) // else an earlier version has not noted how long it was
+	// An identity without a length is of an empty input, or of an earlier version, which did
+	// not note the length. The hash tells them apart.
+	empty := id.Bytes == 0 && id.Content == llm.Hash(nil)
 	if (id.Bytes > 0 || empty) && id.Content != now.Content {
 		var same bool
 		var err error
@@ -44,20 +49,22 @@ func (id identity) compare(ctx context.Context, now identity, in *load.Source, d
 		why = " (the content: " + why + ")"
 	}
 	return config.Invalid(fmt.Errorf(
-		"job %s was started differently: %s changed since%s. Its results are in %s: start over with --fresh, which discards them, or give this job another name with --job",
+		"job %s was started differently: %s changed since%s. Its results are in %s: "+
+			"start over with --fresh, which discards them, or give this job another name with --job",
 		name, strings.Join(changed, ", "), why, dir))
 }
 
-// takeOver writes the identity of a job in the place of the one that it had: the rows
-// that its input has grown by belong to it. The job's store must be open, which keeps
-// others away. A kill leaves one of the two, and with either of them the same command
-// goes on.
+// takeOver writes this identity in place of the one that the job had, since the rows by
+// which the input has grown belong to the job now. The job's store must be open, which
+// keeps other processes away. A kill leaves one of the two identities, and the same
+// command continues with either.
 func (id identity) takeOver(then identity, dir string, log *slog.Logger) error {
 	if id == then {
 		return nil
 	}
 	if id.Content != then.Content {
-		log.Info("the input has grown at its end", slog.String("input", id.Input), slog.Int64("bytes", id.Bytes-then.Bytes))
+		log.Info("the input has grown at its end", slog.String("input", id.Input),
+			slog.Int64("bytes", id.Bytes-then.Bytes))
 	}
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err == nil {
@@ -69,9 +76,9 @@ func (id identity) takeOver(then identity, dir string, log *slog.Logger) error {
 	return nil
 }
 
-// skip skips the rows of the source that are in the stream. The rows of a pipe have no
-// hash, so they are compared with the stored rows: otherwise a job could take the results
-// of other rows for its own.
+// skip skips the rows of the source that are in the stream already. A file is known by
+// its hash. A pipe has none, so its rows are compared with the stored ones: otherwise a
+// job could take the results of other rows for its own.
 func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
 	if p.unhashed == nil || loaded == 0 {
 		return explainAnother(p.Source.Skip(loaded))
@@ -80,7 +87,8 @@ func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
 	if err != nil {
 		return err
 	}
-	rows, err := stored.OpenReader(ctx, js, p.Stage.Cfg.Input.Stream, p.places.subject, math.MaxUint64, false)
+	rows, err := stored.OpenReader(ctx, js, p.Stage.Cfg.Input.Stream, p.places.subject,
+		math.MaxUint64, false)
 	if err != nil {
 		return err
 	}
@@ -94,11 +102,12 @@ func (p *Pipeline) skip(ctx context.Context, loaded int64) error {
 	}))
 }
 
-// explainAnother adds to the error of another input what to do.
+// explainAnother adds to the error of another input how to continue.
 func explainAnother(err error) error {
 	if !errors.Is(err, load.ErrAnotherInput) {
 		return err
 	}
-	return config.Invalid(fmt.Errorf("%w: give the same rows from the first on, as tail -n +1 -f does, and then new ones; "+
-		"or start over with --fresh, or give this job another name with --job", err))
+	return config.Invalid(fmt.Errorf("%w: give the same rows from the first on, "+
+		"as tail -n +1 -f does, and then new ones; or start over with --fresh, "+
+		"or give this job another name with --job", err))
 }

@@ -12,8 +12,10 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// identity is what the results of a job depend on. A job is resumed only with the
-// identity that it was started with. The tag name is what users call the field.
+// identity has everything that the results of a job depend on. A job is resumed only with
+// the identity that it was started with: otherwise one file would mix the answers to two
+// prompts. The tag name is how a message to the user names the field. A field that is
+// empty in the file counts as the value of an earlier version, which did not have it.
 type identity struct {
 	Input    string `json:"input" name:"the input's name"`
 	Content  string `json:"content_sha256" name:"the input's content"`                                          // empty for standard input
@@ -40,14 +42,14 @@ type identity struct {
 	Model    string `json:"model" name:"the model"`
 }
 
-// differences names the changes, in the user's words. An earlier version kept no format,
-// and read arrays as lines.
+// differences names the fields that have changed, in the user's words. An earlier version
+// kept no format, and read JSON arrays as lines.
 func (id identity) differences(now identity) (changed []string) {
 	if id.Format == "" && now.Format != string(rowfile.FormatJSON) {
 		id.Format = now.Format
 	}
 	if id.Format != now.Format {
-		id.Quotes = now.Quotes // another format has no such reading: it is named alone
+		id.Quotes = now.Quotes // it depends on the format, which is enough to name
 	}
 	then, present := reflect.ValueOf(id), reflect.ValueOf(now)
 	for field, value := range then.Fields() {
@@ -58,12 +60,16 @@ func (id identity) differences(now identity) (changed []string) {
 	return changed
 }
 
-// newIdentity returns the identity of a job; it hashes the files that the configuration
-// names.
+// newIdentity returns the identity of a job by the present settings. It reads the files
+// that these name, and hashes them.
 func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	id := identity{
-		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes, Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field, Messages: cfg.Prompt.MessagesField, Request: cfg.Prompt.RequestField, Params: cfg.Prompt.ParamsField,
-		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider, Model: cfg.LLM.Model,
+		Input: filepath.Base(in.Name), Content: in.Sum, Bytes: in.Bytes,
+		Field: cfg.Prompt.ResponseField, Foreach: cfg.Foreach.Field,
+		Messages: cfg.Prompt.MessagesField, Request: cfg.Prompt.RequestField,
+		Params: cfg.Prompt.ParamsField,
+		System: llm.Hash([]byte(cfg.Prompt.SystemPrompt)), Provider: cfg.LLM.Provider,
+		Model:  cfg.LLM.Model,
 		Choice: cfg.Prompt.ToolChoice, Keep: cfg.Prompt.Keep.String(),
 		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}
@@ -85,7 +91,12 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 		path string
 		hash *string
 	}{
-		{cfg.Prompt.TemplateFile, &id.Template}, {cfg.Prompt.MessagesFile, &id.Template}, {cfg.Prompt.SystemFile, &id.System}, {cfg.Prompt.LookupFile, &id.Lookup}, {cfg.Prompt.ResponseSchema, &id.Schema}, {cfg.Prompt.ToolsFile, &id.Tools},
+		{cfg.Prompt.TemplateFile, &id.Template},
+		{cfg.Prompt.MessagesFile, &id.Template},
+		{cfg.Prompt.SystemFile, &id.System},
+		{cfg.Prompt.LookupFile, &id.Lookup},
+		{cfg.Prompt.ResponseSchema, &id.Schema},
+		{cfg.Prompt.ToolsFile, &id.Tools},
 	} {
 		if f.path == "" {
 			continue

@@ -1,4 +1,17 @@
 // Package job takes one file from rows to ordered results, and resumes where it was.
+// Three parts work at the same time, and the last result ends all of them:
+//
+//	file --load--> input stream --stage--> results stream --write--> OUT
+//
+// Both streams are on an embedded server below the job's directory, so that a killed job
+// loses nothing: the next run of the same command publishes only rows that are not in the
+// input stream, calls only for rows without a result, and writes OUT from the first
+// result again. [Process] is the command; the demo uses [Site] and [Pipeline] directly.
+//
+//	stage-data/reviews/job.json      the settings and the input that the results depend on
+//	stage-data/reviews/state.json    how far it is, for stage jobs ls
+//	stage-data/reviews/outputs.json  what it has written into which files
+//	stage-data/reviews/jetstream     the streams
 package job
 
 import (
@@ -34,17 +47,17 @@ type IO struct {
 
 // Options are the flags of process.
 type Options struct {
-	Out    string       // file for the results; "" or "-": standard output
-	Job    string       // name of the job; "": derived from the input
-	Format rowfile.Spec // of the input
-	Table  TableOptions // of the results, if Out is CSV
-	Fresh  bool         // discard what earlier runs have stored
-	Limit  int64        // rows to process; 0 means all
+	Out    string       // file for the results, or "" or "-" for standard output
+	Job    string       // name of the job, or "" for one derived from the input
+	Format rowfile.Spec // format of the input
+	Table  TableOptions // form of the results, if Out is CSV
+	Fresh  bool         // discards the stored rows and results of earlier runs
+	Limit  int64        // rows to process, or 0 for all
 	Force  bool         // replaces Out, even if it holds other data
 	Retry  *Retry       // failed rows to send again, or nil
 
-	Summary     string   // file for the summary of the run; "" means that none is written
-	FailOnError *big.Rat // most rows that may fail, in percent of all; nil means any number
+	Summary     string   // file for the summary of the run, or "" for none
+	FailOnError *big.Rat // most rows that may fail, in percent of all, or nil for any number
 	// Where returns the flags with which stage tail finds the events of the job in dir.
 	// Required.
 	Where func(dir string) string
@@ -52,14 +65,22 @@ type Options struct {
 	CancelBatches bool
 	Mock          call.MockLLM // see [SiteOptions]
 
-	LimitMemory func(bytes int64) // is told how much memory the process needs at most, as it changes; nil means that nothing is
+	// LimitMemory is called with the memory that the process needs at most, whenever that
+	// changes. It may be nil.
+	LimitMemory func(bytes int64)
 }
 
 // Process is the command process: it takes the rows of a file through the whole stage on
 // an embedded server and writes the results. It drains when soft ends, and stops
 // immediately when hard does. It blocks until all that it started has ended. The error is
 // nil when each row has its result written, also where the result is an error.
-func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options) error {
+//
+// Everything that can be wrong is checked before the server starts and before the first
+// call: the input, the output, the prompt, the columns, and whether the job in the
+// directory is the same one.
+func Process(
+	soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options,
+) error {
 	if o.Format.Format == string(rowfile.FormatBatch) {
 		if err := o.checkBatch(cfg); err != nil {
 			return config.Invalid(err)
@@ -69,6 +90,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	cfg.Result.MaxAge = 0 // the output is written from the results
 	cfg.Order.Span = spanOf(cfg, o.Limit)
+
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
 	in, err := load.OpenSource(reading, stdio.In, input, o.Format)
@@ -85,11 +107,13 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 			return config.Invalid(fmt.Errorf("--summary %s: %w", o.Summary, err))
 		}
 	}
+
 	dir := filepath.Join(cfg.Data.Dir, name)
 	out, err := newOutput(stdio.Out, o.Out, input, dir, cfg.Prompt.ResponseField, o.Force)
 	if err != nil {
 		return config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
 	}
+
 	prompt, err := executor.LoadPrompt(cfg)
 	if err != nil {
 		return config.Invalid(err)
@@ -103,6 +127,7 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return err
 	}
+
 	now, err := newIdentity(cfg, in)
 	if err != nil {
 		return config.Invalid(err)
@@ -111,22 +136,30 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	if err != nil {
 		return err
 	}
+
 	console := terminal.NewConsole(stdio.Err)
 	log := logging.NewConfigured(cfg, console)
 	defer logging.Flush(log)
 	unnamed, done := input == "-" && o.Job == "", true // nothing can resume it, or would
 	defer func() {
-		if unnamed && done { // only now has the server stopped, which stores in the directory until then
+		// Only now has the server stopped, which stores in the directory until then.
+		if unnamed && done {
 			remove(dir, log)
 		}
 	}()
 	files := in.Beside()
 	defer files.Close() //nolint:errcheck // read only
-	site, err := OpenSite(soft, cfg, dir, SiteOptions{Files: files, MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err, Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches, Flags: o.Where(dir)})
+	site, err := OpenSite(soft, cfg, dir,
+		SiteOptions{
+			Files: files, MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err,
+			Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches,
+			Flags: o.Where(dir),
+		})
 	if err != nil {
 		return err
 	}
 	defer site.Close()
+
 	s := site.Stage
 	defer limitMemory(hard, s, o.LimitMemory)()
 	if then != nil {
@@ -138,17 +171,21 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 			return err
 		}
 	}
-	s.Log.Info("started", slog.String("job", dir), slog.String("dashboard", site.HTTP.Start(hard, s.Log, s)))
+	s.Log.Info("started", slog.String("job", dir),
+		slog.String("dashboard", site.HTTP.Start(hard, s.Log, s)))
 	if err := out.open(); err != nil {
 		return err
 	}
+
 	rows := in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
 	p := &Pipeline{
-		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult, rewrite: out.rewriter(),
-		Source: rows, Total: in.Rows, limit: o.Limit, retry: o.Retry, summary: o.Summary,
+		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult,
+		rewrite: out.rewriter(),
+		Source:  rows, Total: in.Rows, limit: o.Limit, retry: o.Retry, summary: o.Summary,
 		resumable: !unnamed, earlier: then != nil,
-		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir), console: console,
-		flush: func() { logging.Flush(log) },
+		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir),
+		console: console,
+		flush:   func() { logging.Flush(log) },
 	}
 	shown := out.special != nil && terminal.Is(out.special)
 	switch {
@@ -162,7 +199,11 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	}
 	if results != nil {
 		p.Format = results.write
-		p.header = func(ctx context.Context, w io.Writer) error { return results.writeHeader(ctx, w, rows) }
+		p.header = func(ctx context.Context,
+			w io.Writer,
+		) error {
+			return results.writeHeader(ctx, w, rows)
+		}
 	}
 	done = false
 	record(dir, jobs.Record{State: jobs.Running, Rows: in.Rows}, s.Log)
@@ -171,7 +212,8 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	err = errors.Join(err, out.close(err == nil))
 	record(dir, p.record(soft, hard, err), s.Log) // before another process can open the job
 	if err == nil && o.Limit == 0 && in.Grown() {
-		s.Log.Warn("the input has grown meanwhile: the same command takes the rest", slog.String("input", in.Name))
+		s.Log.Warn("the input has grown meanwhile: the same command takes the rest",
+			slog.String("input", in.Name))
 	}
 	done = err == nil || config.IsInvalid(err)
 	if err != nil {
@@ -180,19 +222,24 @@ func Process(soft, hard context.Context, stdio IO, cfg *config.Config, input str
 	return checkFailed(p.failed, p.written, o.FailOnError)
 }
 
-// checkBatch reports what can't be combined with a file of OpenAI's Batch API.
+// checkBatch reports options that contradict the format of OpenAI's Batch API: its lines
+// are whole requests, so there is no prompt to render, and its results have that API's
+// form.
 func (o *Options) checkBatch(cfg *config.Config) error {
 	switch {
 	case cfg.Prompt.RequestField == "":
-		return fmt.Errorf("--format %s: its lines are whole requests, which STAGE_REQUEST_FIELD=body takes: unset the template or the messages that are set as well", rowfile.FormatBatch)
+		return fmt.Errorf("--format %s: its lines are whole requests, "+
+			"which STAGE_REQUEST_FIELD=body takes: unset the template or the messages that are "+
+			"set as well", rowfile.FormatBatch)
 	case IsTable(o.Out):
-		return fmt.Errorf("-o %s: with --format %s results have the form of that API, which is JSONL: name a file that ends in .jsonl", o.Out, rowfile.FormatBatch)
+		return fmt.Errorf("-o %s: with --format %s results have the form of that API, "+
+			"which is JSONL: name a file that ends in .jsonl", o.Out, rowfile.FormatBatch)
 	}
 	return nil
 }
 
-// limitMemory tells limit how much memory the process needs at most, as it changes, until
-// stop is called.
+// limitMemory calls limit with the memory that the process needs at most, whenever that
+// changes, until stop is called.
 func limitMemory(ctx context.Context, s *stage.Stage, limit func(bytes int64)) (stop func()) {
 	if limit == nil {
 		return func() {}
@@ -206,20 +253,25 @@ func limitMemory(ctx context.Context, s *stage.Stage, limit func(bytes int64)) (
 	}
 }
 
-// howToResume tells how an interrupted job goes on.
+// howToResume says how to continue an interrupted job.
 func (o *Options) howToResume(input, name string) string {
 	if input == "-" && o.Job == "" {
-		return fmt.Sprintf("only with --job can standard input be resumed; job %s has the results that are stored", name)
+		return fmt.Sprintf("only with --job can standard input be resumed; "+
+			"job %s has the results that are stored", name)
 	}
 	return "the same command resumes where it was"
 }
 
-// rest returns what shows all rows that failed for a reason. The events of rows that were
-// repaired stay.
-func (o *Options) rest(cfg *config.Config, input, dir string) func(reason llm.Reason, repaired bool) string {
+// rest returns the text that shows all rows which failed for a reason. The events of rows
+// that were repaired stay in the audit, so where some were, the text says so.
+func (o *Options) rest(
+	cfg *config.Config, input, dir string,
+) func(reason llm.Reason, repaired bool) string {
 	return func(reason llm.Reason, repaired bool) string {
 		if input == "-" && o.Job == "" { // the job is removed when it is done
-			return fmt.Sprintf("their results have it in %s_error; with --job NAME the job is kept, and stage tail shows it", cfg.Prompt.ResponseField)
+			return fmt.Sprintf("their results have it in %s_error; "+
+				"with --job NAME the job is kept, and stage tail shows it",
+				cfg.Prompt.ResponseField)
 		}
 		which := "all of them: "
 		if repaired {

@@ -18,22 +18,23 @@ import (
 // batchLines writes results in the form of the output files of OpenAI's Batch API, one line
 // for each request:
 //
-//	{"id":"batch_req_…","custom_id":"a","response":{"status_code":200,"request_id":"…","body":{…}},"error":null}
+//	{"id":"batch_req_…","custom_id":"a","error":null,
+//	 "response":{"status_code":200,"request_id":"…","body":{…}}}
 //
-// The body is the provider's own reply where that is a chat completion, and else a chat
-// completion made from the result. A request that the provider has refused has its status
-// and an error as the body; one that failed in any other way has an error beside the
-// response, which is null.
+// The body is the provider's own reply if that is a chat completion. Otherwise it is a chat
+// completion made from the result. A request that the provider has refused has the
+// provider's status, and an error as the body. One that failed in any other way has an
+// error beside the response, which is null.
 //
-// All of a line comes from the stored result, so that a job that is resumed writes the same
-// bytes again.
+// A line depends on the stored result alone, so that a job that is resumed writes the same
+// bytes again. Ids that a provider did not give are therefore hashes, not random.
 type batchLines struct {
-	field string // that the replies are in
-	shown bool   // they go to a terminal
+	field string // the member that has the reply
+	shown bool   // the lines go to a terminal, and must not control it
 }
 
-// batchParts returns the parts of replies that the lines are made of: the whole reply of a
-// provider that speaks chat completions, and of others what such a reply has.
+// batchParts returns the parts of replies of which the lines are made: the whole reply of
+// a provider that speaks chat completions, and the single parts from any other one.
 func batchParts(provider string) llm.Keep {
 	if p, known := llm.LookupProvider(provider); known && p.SpeaksChat() {
 		return llm.KeepRaw
@@ -48,7 +49,7 @@ func (b *batchLines) write(w io.Writer, r stored.Result) error {
 	}
 	id := jsonbytes.Find(r.Body, "custom_id")
 	fault := findIn(r.Body, b.field+"_error")
-	if id == nil { // the row was left out of the error
+	if id == nil { // an invalid row is not in its result, but a preview of it is in the error
 		if preview := findIn(fault, "body_preview"); len(preview) > 0 && preview[0] == '"' {
 			id = rowfile.BatchID([]byte(jsonbytes.Text(preview)))
 		}
@@ -80,7 +81,7 @@ func appendRequestID(dst []byte, r stored.Result) []byte {
 	return jsonbytes.AppendString(append(dst, `,"request_id":`...), resultName(r))
 }
 
-// resultName returns an id that a stored result always has, and no other one.
+// resultName returns an id that the same stored result always has, and no other result.
 func resultName(r stored.Result) string {
 	return batchName("result", r.At, strconv.AppendInt(nil, r.Stored.UnixNano(), 10))
 }
@@ -91,7 +92,8 @@ func batchName(of string, sequence uint64, text []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// appendRefusal appends an error as OpenAI's API writes it.
+// appendRefusal appends an error as OpenAI's API writes it, with the type that this API
+// gives to such a status.
 func appendRefusal(dst, status, fault []byte) []byte {
 	kind := "invalid_request_error"
 	switch code, _ := strconv.Atoi(string(status)); {
@@ -129,7 +131,8 @@ func (b *batchLines) appendCompletion(dst []byte, r stored.Result) []byte {
 	} else {
 		dst = jsonbytes.AppendString(dst, "chatcmpl-"+resultName(r))
 	}
-	dst = strconv.AppendInt(append(dst, `,"object":"chat.completion","created":`...), r.Stored.Unix(), 10)
+	dst = strconv.AppendInt(append(dst, `,"object":"chat.completion","created":`...),
+		r.Stored.Unix(), 10)
 	dst = appendValue(append(dst, `,"model":`...), member("_model"))
 	dst = append(dst, `,"choices":[{"index":0,"message":{"role":"assistant","content":`...)
 	calls := member("_tool_calls")
@@ -147,11 +150,14 @@ func (b *batchLines) appendCompletion(dst []byte, r stored.Result) []byte {
 	return append(dst, '}')
 }
 
+// isList and isString report whether a JSON value is an array, or a text. The first byte
+// shows that, since values have no space around them.
 func isList(value []byte) bool   { return len(value) > 0 && value[0] == '[' }
 func isString(value []byte) bool { return len(value) > 0 && value[0] == '"' }
 
-// appendContent appends the text of an answer. A value that a schema validated is written as
-// the text that it was. An answer of tool calls alone has no text.
+// appendContent appends the text of an answer. A value that a schema validated is written
+// as the text that it was: {"a":1} becomes "{\"a\":1}". An answer of tool calls alone has
+// no text.
 func appendContent(dst, answer []byte, calls bool) []byte {
 	switch {
 	case calls && (len(answer) == 0 || string(answer) == `""`):
@@ -179,7 +185,8 @@ func appendCalls(dst, calls []byte, r stored.Result) (_ []byte, called bool) {
 		} else {
 			dst = jsonbytes.AppendString(dst, fmt.Sprintf("call_%s_%d", resultName(r), number))
 		}
-		dst = appendValue(append(dst, `,"type":"function","function":{"name":`...), findIn(call, "name"))
+		dst = appendValue(append(dst, `,"type":"function","function":{"name":`...),
+			findIn(call, "name"))
 		dst = append(dst, `,"arguments":`...)
 		if arguments := findIn(call, "arguments"); isString(arguments) {
 			dst = append(dst, arguments...)
@@ -221,13 +228,15 @@ func appendLogProbs(dst, tokens []byte) []byte {
 	return append(dst, `],"refusal":null}`...)
 }
 
+// appendToken appends a token and its log-probability, without the closing brace.
 func appendToken(dst, token []byte) []byte {
 	dst = appendValue(append(dst, `{"token":`...), findIn(token, "token"))
 	dst = appendValue(append(dst, `,"logprob":`...), findIn(token, "logprob"))
 	return append(dst, `,"bytes":null`...)
 }
 
-// finishOf translates the provider's word for why an answer ended.
+// finishOf translates the provider's reason why an answer ended to OpenAI's. For example,
+// Anthropic's max_tokens and Gemini's MAX_TOKENS are length.
 func finishOf(reason []byte, called bool) string {
 	word := ""
 	if isString(reason) {
@@ -258,17 +267,21 @@ func appendUsage(dst, usage []byte) []byte {
 	}
 	dst = dst[:len(dst)-1]
 	if cached := findIn(usage, "cached_tokens"); cached != nil {
-		dst = append(append(append(dst, `,"prompt_tokens_details":{"cached_tokens":`...), cached...), '}')
+		dst = append(append(append(dst, `,"prompt_tokens_details":{"cached_tokens":`...),
+			cached...), '}')
 	}
 	if thought := findIn(usage, "reasoning_tokens"); thought != nil {
-		dst = append(append(append(dst, `,"completion_tokens_details":{"reasoning_tokens":`...), thought...), '}')
+		dst = append(append(append(dst, `,"completion_tokens_details":{"reasoning_tokens":`...),
+			thought...), '}')
 	}
 	return append(dst, '}')
 }
 
-// isBatchLine reports whether a line is one that batchLines writes.
+// isBatchLine reports whether a line is one that batchLines writes, so that a run may
+// replace the file that it is in.
 func isBatchLine(line []byte) bool {
 	_, err := jsonbytes.ReadObject(nil, line)
 	return err == nil && isString(jsonbytes.Find(line, "id")) &&
-		jsonbytes.Find(line, "custom_id") != nil && jsonbytes.Find(line, "response") != nil && jsonbytes.Find(line, "error") != nil
+		jsonbytes.Find(line, "custom_id") != nil && jsonbytes.Find(line, "response") != nil &&
+		jsonbytes.Find(line, "error") != nil
 }

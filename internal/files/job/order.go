@@ -22,17 +22,20 @@ import (
 const settlePoll = 20 * time.Millisecond
 
 // checkOrder refuses to change the order of the results while rows of the job wait that
-// others have overtaken. The consumer would refuse it, too, but only after the output was
-// begun, and in words that do not fit a job.
+// others have overtaken. For example, with --order none row 9 has its result and row 7
+// does not: in stream order, the result of row 7 would come after that of row 9. The
+// consumer would refuse it, too, but only after the output was begun, and in words that
+// do not fit a job.
 func checkOrder(ctx context.Context, nc *nats.Conn, cfg *config.Config, name string) error {
 	end, err := streams.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
 	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound): // it was killed before it began
+	case errors.Is(err, jetstream.ErrStreamNotFound): // the job was killed before it began
 		return nil
 	case err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "":
 		return err
 	}
-	claim, err := streams.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, "claim"))
+	claim, err := streams.LastMessage(ctx, nc, cfg.Result.Stream,
+		stored.LogSubject(cfg, 0, "claim"))
 	if err != nil || claim == nil {
 		return err
 	}
@@ -45,8 +48,10 @@ func checkOrder(ctx context.Context, nc *nats.Conn, cfg *config.Config, name str
 		return nil
 	}
 	return config.Invalid(fmt.Errorf(
-		"job %s: some of its rows wait while later ones have their results, so the order of the results may not change from %s to %s now: "+
-			"run the same command with %[2]s until it is done, or start over with --fresh, which discards the results, or give this job another name with --job",
+		"job %s: some of its rows wait while later ones have their results, "+
+			"so the order of the results may not change from %s to %s now: "+
+			"run the same command with %[2]s until it is done, or start over with --fresh, "+
+			"which discards the results, or give this job another name with --job",
 		name, orderFlags(then.Order, then.Key), orderFlags(order.Mode, order.Key.String())))
 }
 
@@ -59,21 +64,24 @@ func orderFlags(order streams.Order, key string) string {
 	return flags
 }
 
-// settle waits until the stage owns its rows if, by the end of the log, some wait that
-// others have overtaken: all have their results, and at its end the stage says so. Else
-// the order of the job could never be changed.
+// settle waits until the stage owns its rows, if the end of the log says that some rows
+// wait which others have overtaken. By now all rows have their results, and when its term
+// ends the owner notes that in the log. If the run ended before there was an owner, the
+// old note would stay, and the order of the job could never be changed.
 func (p *Pipeline) settle(ctx context.Context) error {
 	cfg := p.Stage.Cfg
 	if cfg.Order.OfStream() {
 		return nil
 	}
-	end, err := streams.LastMessage(ctx, p.Stage.Conn.NC(), cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
+	end, err := streams.LastMessage(ctx, p.Stage.Conn.NC(), cfg.Result.Stream,
+		stored.LogSubject(cfg, 0, ">"))
 	if err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "" {
 		return err
 	}
 	poll := time.NewTicker(settlePoll)
 	defer poll.Stop()
-	for !slices.ContainsFunc(p.Stage.Status().Partitions, func(r status.PartitionReport) bool { return r.Role == string(consumer.Owner) }) {
+	for !slices.ContainsFunc(p.Stage.Status().Partitions,
+		func(r status.PartitionReport) bool { return r.Role == string(consumer.Owner) }) {
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
@@ -83,9 +91,10 @@ func (p *Pipeline) settle(ctx context.Context) error {
 	return nil
 }
 
-// spanOf returns how far rows may run ahead. An earlier run may have loaded more than
-// limit rows: while one of the first waits, no more of the others are called for than in
-// stream order.
+// spanOf returns how far rows may run ahead. With a limit it is no more than the window.
+// An earlier run may have loaded more rows than the limit: while one of the first rows
+// waits, only as many of the others are called as in stream order, since nobody wants
+// their results.
 func spanOf(cfg *config.Config, limit int64) int {
 	if limit == 0 {
 		return cfg.Order.Span

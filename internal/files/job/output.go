@@ -22,26 +22,32 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// noteEvery is how often it is noted what a growing file holds: what a kill leaves beyond
-// that is looked at line by line.
+// noteEvery is how often a note is written of what a growing file holds. After a kill,
+// the lines that came after the last note are looked at one by one.
 const noteEvery = time.Second
 
 // output is the place where a job writes its results. A file is written beside its place,
 // under a hidden name, and takes its place once it holds as many results as the file that
-// is there: at once if there is none. From then on it grows in place. So at any moment
+// is there, or at once if there is none. From then on it grows in place. So at any moment
 // the file holds whole results in order, and never fewer than before unless fewer were
-// asked for. A run that ends early, also on a full disk, leaves the old file or a longer
-// one. For example, with 900 results in the file, a run that is killed after 500 leaves
-// the 900. A place that is not a regular file, such as a pipe, is written directly.
+// asked for:
+//
+//	reviews.out.jsonl                     900 results of an earlier run
+//	.reviews.out.jsonl.1f3a90c2.partial   grows from 0
+//
+// With a kill at 500 results, the 900 stay. At 900, a rename replaces the old file, and
+// the results from 901 on are appended to the new one. A full disk leaves the old file or
+// a longer one, too. A place that is not a regular file, such as a pipe, is written
+// directly.
 //
 // It is safe for concurrent use: a write that was abandoned may come after close.
 type output struct {
-	path    string // of the file, links resolved; empty if it is not a file
+	path    string // path of the file, links resolved, or "" if it is no regular file
 	temp    string // where it is written before it takes its place
 	force   bool   // the present file is replaced, even if it holds other data
 	notes   outputNotes
-	special io.Writer // not a regular file, written directly; nil means a file
-	device  string    // opened as special; empty means that special is open
+	special io.Writer // a pipe, a terminal or the like, written directly; nil for a file
+	device  string    // path that open opens as special, or "" if special is open already
 
 	mu     sync.Mutex
 	old    os.FileInfo // the file at path, or nil
@@ -55,8 +61,8 @@ type output struct {
 }
 
 // newOutput checks whether the results of the job in dir can go to path, before anything
-// is started or written: "" and "-" are stdout. A file that holds anything but results
-// that this job has written is refused, unless force is set.
+// is started or written. A path of "" or "-" is stdout. A file that holds anything but
+// results that this job has written is refused, unless force is set.
 func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*output, error) {
 	if path == "" || path == "-" {
 		return &output{special: stdout}, nil
@@ -71,7 +77,8 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 	switch out, isFile := stdout.(*os.File); {
 	case info == nil:
 	case isFile && isSame(out, info):
-		return &output{special: stdout}, nil // like -o /dev/stdout: a file that the shell has opened is not replaced
+		// like -o /dev/stdout: a file that the shell has opened is not replaced.
+		return &output{special: stdout}, nil
 	case !info.Mode().IsRegular() || isDevice(path):
 		return &output{device: path}, nil
 	}
@@ -141,7 +148,7 @@ func isSame(f *os.File, info os.FileInfo) bool {
 }
 
 // isDevice reports whether a path may name an open file of the process, such as
-// /dev/fd/3, whose place is not its own.
+// /dev/fd/3. A file beside it would be in another place than the file that it stands for.
 func isDevice(path string) bool {
 	return strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/")
 }
@@ -178,8 +185,8 @@ func (o *output) writer() io.Writer {
 	return o
 }
 
-// rewriter returns how to write the results again from the first; nil means that written
-// results can't be taken back.
+// rewriter returns the function that begins to write the results again from the first, or
+// nil if written results can't be taken back, as from a pipe.
 func (o *output) rewriter() func() error {
 	if o.special != nil {
 		return nil
@@ -207,7 +214,7 @@ func (o *output) again() error {
 	return o.begin()
 }
 
-// begin creates the file beside its place.
+// begin creates the file beside its place. The mutex is held.
 func (o *output) begin() error {
 	mode := fs.FileMode(0o666)
 	if o.old != nil {
@@ -232,7 +239,7 @@ func (o *output) Write(p []byte) (int, error) {
 		return 0, fs.ErrClosed
 	}
 	if n, err := o.file.Write(p); err != nil {
-		_ = o.file.Truncate(o.size) // no half line stays
+		_ = o.file.Truncate(o.size) // so that no half line stays
 		return n, o.explain(err)
 	}
 	_, _ = o.sum.Write(p) // a hash never fails
@@ -247,7 +254,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// explain reports what a failed write means for the file that the user has named.
+// explain adds to the error of a failed write the consequence for the file that the user
+// has named.
 func (o *output) explain(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		err = e.Err
@@ -258,9 +266,9 @@ func (o *output) explain(err error) error {
 	return fmt.Errorf("%s: %w", o.path, err)
 }
 
-// takePlace moves the file to its place if it holds enough. Where another file is there
-// that can wait: for the next write, or the end, if the calls have taken all file
-// descriptors.
+// takePlace moves the file to its place if it holds enough. While the calls have taken
+// all file descriptors that can wait, if another file is there: for the next write, or
+// the end.
 func (o *output) takePlace() error {
 	if o.lines < o.wanted {
 		return nil
@@ -272,15 +280,17 @@ func (o *output) takePlace() error {
 	return err
 }
 
-// place moves the file to its place. What it holds is noted before, so that the next
-// start knows it, wherever this process is killed.
+// place moves the file to its place. The note comes first, so that the next start knows
+// the file, wherever this process is killed.
 func (o *output) place() error {
 	now, err := os.Stat(o.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if !o.force && !unchanged(o.old, now) {
-		return fmt.Errorf("%s: another program has written it meanwhile, and it is left as it is: name another file (the results are stored, no call is made again), or replace it with --force", o.path)
+		return fmt.Errorf("%s: another program has written it meanwhile, and it is left as it is: "+
+			"name another file (the results are stored, no call is made again), "+
+			"or replace it with --force", o.path)
 	}
 	if err := o.file.Sync(); err != nil {
 		return o.explain(err)
@@ -288,7 +298,8 @@ func (o *output) place() error {
 	if err := o.note(true); err != nil {
 		return err
 	}
-	if runtime.GOOS == "windows" { // which renames no open file
+
+	if runtime.GOOS == "windows" { // Windows renames no open file
 		if err := o.file.Close(); err != nil {
 			return o.explain(err)
 		}
@@ -305,38 +316,45 @@ func (o *output) place() error {
 	return nil
 }
 
-// unchanged reports whether a file is as it was; nil means that it does not exist.
+// unchanged reports whether a file is as it was. nil stands for a file that does not
+// exist.
 func unchanged(then, now os.FileInfo) bool {
 	if then == nil || now == nil {
 		return then == now
 	}
-	return os.SameFile(then, now) && then.Size() == now.Size() && then.ModTime().Equal(now.ModTime())
+	return os.SameFile(then, now) && then.Size() == now.Size() &&
+		then.ModTime().Equal(now.ModTime())
 }
 
-// note notes what the file holds, and whether it still grows.
+// note writes down the size and hash of the file, and whether it still grows.
 func (o *output) note(growing bool) error {
 	o.noted = time.Now()
-	return o.notes.add(outputNote{Path: o.path, Bytes: o.size, Sum: hex.EncodeToString(o.sum.Sum(nil)), Growing: growing})
+	return o.notes.add(outputNote{
+		Path: o.path, Bytes: o.size,
+		Sum: hex.EncodeToString(o.sum.Sum(nil)), Growing: growing,
+	})
 }
 
-// end closes a file that is in its place.
+// end closes a file that is in its place. The mutex is held.
 func (o *output) end() error {
 	err := errors.Join(o.file.Sync(), o.checkPlace(), o.note(false), o.file.Close())
 	o.file = nil
 	return err
 }
 
-// checkPlace reports whether the file at its place is still the one that is written, and
-// holds nothing else.
+// checkPlace reports whether another program has replaced the file or written to it.
 func (o *output) checkPlace() error {
 	now, err := os.Stat(o.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s: another program has removed it meanwhile: the same command writes it again, without a call", o.path)
+		return fmt.Errorf("%s: another program has removed it meanwhile: "+
+			"the same command writes it again, without a call", o.path)
 	case err != nil:
 		return err
 	case !isSame(o.file, now) || now.Size() != o.size:
-		return fmt.Errorf("%s: another program has written it meanwhile: name another file (the results are stored, no call is made again), or replace it with --force", o.path)
+		return fmt.Errorf("%s: another program has written it meanwhile: "+
+			"name another file (the results are stored, no call is made again), "+
+			"or replace it with --force", o.path)
 	}
 	return nil
 }

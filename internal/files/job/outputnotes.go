@@ -32,7 +32,8 @@ const (
 	headerBytesMax = 4 << 20
 )
 
-// outputNote is what a job has written to a file.
+// outputNote is the content of a file as the job has written it. A later run may replace
+// a file with that content, and no other one.
 type outputNote struct {
 	Path    string `json:"path"`
 	Bytes   int64  `json:"bytes"`
@@ -43,7 +44,8 @@ type outputNote struct {
 // outputNotes are the notes of the job in a directory.
 type outputNotes struct{ dir string }
 
-// read returns the notes. Damaged ones are none: then the user is asked.
+// read returns the notes. Damaged ones count as none: then the user is asked to decide
+// about the file.
 func (n outputNotes) read() (notes []outputNote, err error) {
 	raw, err := os.ReadFile(filepath.Join(n.dir, notesFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,8 +60,8 @@ func (n outputNotes) read() (notes []outputNote, err error) {
 	return notes, nil
 }
 
-// add adds a note. It replaces one of the same content, and of the same file while that
-// was growing.
+// add adds a note. It replaces one of the same content, and one of the same file that was
+// still growing.
 func (n outputNotes) add(note outputNote) error {
 	notes, err := n.read()
 	notes = slices.DeleteFunc(notes, func(old outputNote) bool {
@@ -67,7 +69,7 @@ func (n outputNotes) add(note outputNote) error {
 	})
 	notes = append(notes, note)
 	var raw []byte
-	if err == nil { // else all others would be forgotten
+	if err == nil { // after a failed read, a write would drop all other notes
 		raw, err = json.MarshalIndent(notes[max(0, len(notes)-notesMax):], "", "  ")
 	}
 	if err == nil {
@@ -80,7 +82,8 @@ func (n outputNotes) add(note outputNote) error {
 }
 
 // check returns how many lines a file has. It is an error if the file holds anything but
-// results that the job has written, unless force is set; field names the replies.
+// results that the job has written, unless force is set. field is the name of the
+// replies' member.
 func (n outputNotes) check(path, field string, force bool) (lines int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -96,7 +99,8 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 		return 0, err
 	}
 	for _, note := range notes {
-		if note.Bytes != info.Size() && (!note.Growing || note.Path != path || note.Bytes > info.Size()) {
+		if note.Bytes != info.Size() &&
+			(!note.Growing || note.Path != path || note.Bytes > info.Size()) {
 			continue
 		}
 		if lines, ok := note.matches(f, field); ok {
@@ -104,19 +108,23 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 		}
 	}
 	if _, err := os.Stat(filepath.Join(n.dir, jobs.IdentityFile)); errors.Is(err, fs.ErrNotExist) {
-		return 0, errors.New("that file exists, and the job has written no results yet: name another file, or replace it with --force")
+		return 0, errors.New("that file exists, and the job has written no results yet: " +
+			"name another file, or replace it with --force")
 	}
-	return 0, fmt.Errorf("that file holds something other than the results that job %s has written: name another file, or replace it with --force", filepath.Base(n.dir))
+	return 0, fmt.Errorf("that file holds something other than the results that job %s has "+
+		"written: name another file, or replace it with --force", filepath.Base(n.dir))
 }
 
 // matches reports whether a file holds the noted content and, if the file was growing,
-// nothing but results after that.
+// nothing but results after that. A last line without an end is one that a kill has cut
+// off.
 func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool) {
 	sum, count := sha256.New(), &lineCounter{}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return 0, false
 	}
-	if _, err := io.CopyN(io.MultiWriter(sum, count), f, note.Bytes); err != nil || hex.EncodeToString(sum.Sum(nil)) != note.Sum {
+	if _, err := io.CopyN(io.MultiWriter(sum, count), f, note.Bytes); err != nil ||
+		hex.EncodeToString(sum.Sum(nil)) != note.Sum {
 		return 0, false
 	}
 	if IsTable(note.Path) && note.Growing {
@@ -133,7 +141,8 @@ func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool)
 	}
 }
 
-// isResult reports whether a line is a result of a stage.
+// isResult reports whether a line is a result of a stage: it has the member of the reply,
+// or one that belongs to it, such as llm_response_error.
 func isResult(line []byte, field string) bool {
 	if isBatchLine(line) {
 		return true
@@ -150,11 +159,13 @@ func isResult(line []byte, field string) bool {
 	return false
 }
 
-// tableLines returns how many lines a table of results has that was growing. ok is false
-// if it holds anything else. All of it is read again: a record may have any number of
-// lines, and as many columns as the first. Which character separates the columns is an
-// option of the run that wrote it, and the header shows it: it ends with two columns of
-// known names.
+// tableLines returns how many lines a table of results has that was growing when the job
+// was killed. ok is false if it holds anything else.
+//
+// All of it is read again: a record may have several lines, so nothing is known of the
+// quotes after an offset. Each record must have as many columns as the header. The
+// delimiter is an option of the run that wrote the table, and the header shows it, since
+// it ends with columns of known names.
 func tableLines(f *os.File, field string) (lines int64, ok bool) {
 	header, whole, lines, err := wholeRecords(f)
 	if err != nil {
@@ -168,13 +179,17 @@ func tableLines(f *os.File, field string) (lines int64, ok bool) {
 		return 0, false
 	}
 	mark := int64(0)
-	if bytes.HasPrefix(header, []byte(byteOrderMark)) { // else a quote behind it were within a field
+	// Without the mark, the first name may be quoted. Read as part of that name, the mark
+	// would make its quote a stray one.
+	if bytes.HasPrefix(header, []byte(byteOrderMark)) {
 		mark = int64(len(byteOrderMark))
 	}
 	in := csv.NewReader(io.NewSectionReader(f, mark, whole-mark))
 	in.Comma, in.ReuseRecord = rune(delimiter), true
 	names, err := in.Read()
-	if last := lastColumns(field); err == nil && (len(names) < len(last) || !slices.Equal(names[len(names)-len(last):], last) || !slices.Contains(names, field)) {
+	if last := lastColumns(field); err == nil &&
+		(len(names) < len(last) || !slices.Equal(names[len(names)-len(last):], last) ||
+			!slices.Contains(names, field)) {
 		return 0, false
 	}
 	for err == nil {
@@ -183,13 +198,14 @@ func tableLines(f *os.File, field string) (lines int64, ok bool) {
 	return lines, errors.Is(err, io.EOF)
 }
 
-// headerDelimiter returns what separates the columns of a table whose header is given:
-// the character before its last column, which is the error of the reply.
+// headerDelimiter returns the delimiter of a table with this header: the character before
+// its last column, which is the error of the reply.
 func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
 	lasts := lastColumns(field)
 	name := lasts[len(lasts)-1]
 	line := bytes.TrimSuffix(header, []byte("\n"))
-	for _, text := range []string{name, `"` + strings.ReplaceAll(name, `"`, `""`) + `"`} { // in quotes where it holds the delimiter
+	// In quotes where it holds the delimiter.
+	for _, text := range []string{name, `"` + strings.ReplaceAll(name, `"`, `""`) + `"`} {
 		if rest, found := bytes.CutSuffix(line, []byte(text)); found && len(rest) > 0 {
 			delimiter = rest[len(rest)-1]
 			if _, err := rowfile.ParseDelimiter("", string(delimiter)); err == nil {
@@ -201,7 +217,8 @@ func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
 }
 
 // wholeRecords returns how many bytes and lines of a table are whole records, and the
-// first of these. What follows is one that a kill has cut off.
+// header. A line end within quotes is part of a value, so a record ends at the first line
+// end with an even number of quotes before it. The rest was cut off by a kill.
 func wholeRecords(f *os.File) (first []byte, size, lines int64, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, 0, 0, err

@@ -19,56 +19,69 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// resultPoll is how long the writer waits for a result before it checks whether all rows
-// are loaded.
+// resultPoll is how long the writer waits for a result before it looks whether all rows
+// have been loaded, and so whether it has written the last one.
 const resultPoll = 250 * time.Millisecond
 
 // flushEvery bounds how long a result may stay in the buffer while others follow without
-// a pause.
+// a pause. A pause flushes it at once.
 const flushEvery = time.Second
 
-// errWritten ends the parts of a job once all results are written. To the stage that is a
-// stop without a reason.
+// errWritten ends the parts of a job once all results are written. It wraps
+// [context.Canceled], so that to the stage it is a stop without a reason.
 var errWritten = fmt.Errorf("all results are written: %w", context.Canceled)
 
 // Pipeline is a finite job: rows go in at one end, results come out at the other, and the
-// stage ends with the last result.
+// stage ends with the last result. Create it as a literal; only package job sets the
+// unexported fields. Run it once.
+//
+// The goroutine of write owns places, text, written, failed and failures until it has
+// ended; then the summary reads them. Only rows and progress are shared.
 type Pipeline struct {
 	Stage  *stage.Stage
 	Stderr io.Writer // progress and summary
 	Source load.Rows
-	Total  int64     // rows in the source; -1: unknown
+	Total  int64     // rows in the source, or -1 if unknown
 	Out    io.Writer // results
 	Format func(io.Writer, stored.Result) error
 
-	// rewrite empties Out, to write it again from the beginning; nil means that what is
-	// written stays.
+	// rewrite empties Out, to write it again from the beginning. It is nil if written results
+	// can't be taken back.
 	rewrite func() error
-	retry   *Retry // nil means that failed rows stay as they are
+	retry   *Retry // failed rows to send again, or nil if they stay as they are
 
-	header   func(ctx context.Context, w io.Writer) error // writes the lines before the first result; nil means that there are none
-	limit    int64                                        // rows to process; 0 means all
-	endInput func(cause error)                            // ends a read of the source that is under way; nil means reads end by themselves
-	resume   string                                       // how to resume an interrupted job, for its error; empty means that it starts over
+	// header writes the lines before the first result. It is nil if there are none.
+	header func(ctx context.Context, w io.Writer) error
+	limit  int64 // rows to process, or 0 for all
+	// endInput ends a read of the source that still waits, for example for a pipe. It is nil
+	// if reads end by themselves.
+	endInput func(cause error)
+	// resume says how to resume an interrupted job, for its error. It is empty if a job can
+	// only start over.
+	resume string
 
-	resumable bool // another run can find what this one has stored
+	resumable bool // another run can find the stored rows and results of this one
 	earlier   bool // there was a run before this one
 
-	unhashed *load.FileRows // the Source, if only its rows can show that it is the same as before, or nil
+	// unhashed is the Source if it is a pipe: only its rows can show that it is the same as
+	// before. Otherwise it is nil.
+	unhashed *load.FileRows
 
-	summary string            // file for the summary; empty means that none is written
-	console *terminal.Console // of the log, which shares a terminal with the bar; nil means that none does
-	flush   func()            // writes what the log has gathered, before the summary; nil means that nothing does
-	// rest returns what shows the rows that failed for a reason, where some were
-	// repaired; nil means that nothing does.
+	summary string // file for the summary, or "" for none
+	// console is where the log shares a terminal with the bar. It is nil if they do not.
+	console *terminal.Console
+	// flush writes the lines that the log has gathered, before the summary. It may be nil.
+	flush func()
+	// rest returns the text that shows the rows which failed for a reason, where some were
+	// repaired. It may be nil.
 	rest func(reason llm.Reason, repaired bool) string
 
 	places   *places
 	progress *progress
-	rows     atomic.Int64 // how many rows there are, once all are in the stream; below 0 before
-	text     bytes.Buffer // of one result
-	written  int64
-	failed   int64
+	rows     atomic.Int64 // how many rows there are, or -1 until all are in the stream
+	text     bytes.Buffer // the line of one result
+	written  int64        // results in Out, of all runs
+	failed   int64        // those of them that are errors
 	failures failures
 }
 
@@ -76,7 +89,7 @@ type Pipeline struct {
 // result written, or soft or hard ends. It returns nil when all is written.
 func (p *Pipeline) Run(soft, hard context.Context) error {
 	if err := p.Stage.Prepare(soft); err != nil {
-		if soft.Err() != nil { // else every stream's error would say so
+		if soft.Err() != nil { // one cause, in place of an error of each stream
 			return context.Cause(soft)
 		}
 		return err
@@ -90,7 +103,9 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		p.console.Show(p.progress.Bar)
 	}
 	began := time.Now()
-	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 { // the stage would call for rows that nobody wants
+	// The results of the first rows are all stored, and only have to be written: a stage
+	// would call for later rows, which nobody wants.
+	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 {
 		err := p.write(soft)
 		p.finish(hard, began)
 		return p.verdict(soft, hard, nil, err)
@@ -111,7 +126,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 	return err
 }
 
-// expected returns how many rows there are to process, or 0 if it is unknown.
+// expected returns how many rows there are to process, or 0 if that is unknown.
 func (p *Pipeline) expected() int64 {
 	if p.limit > 0 && (p.Total < 0 || p.Total > p.limit) {
 		return p.limit
@@ -121,10 +136,12 @@ func (p *Pipeline) expected() int64 {
 
 // start starts the parts of the job beside the stage. An error of one part ends the
 // others softly, and so does the last result.
-func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group) {
+func (p *Pipeline) start(
+	work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group,
+) {
 	parts.Go(func() error {
 		err := p.load(work)
-		if errors.Is(context.Cause(work), errWritten) { // --limit: no further row is wanted
+		if errors.Is(context.Cause(work), errWritten) { // with --limit, no further row is wanted
 			return nil
 		}
 		if err != nil {
@@ -149,8 +166,8 @@ func (p *Pipeline) start(work context.Context, finish context.CancelCauseFunc, p
 	}
 }
 
-// verdict returns the error of a run: the error of a hard stop, of the stage, or of
-// another part.
+// verdict returns the error of a run. A hard stop comes before the error of the stage,
+// which it has caused; that comes before the errors of the other parts.
 func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error {
 	switch {
 	case hard.Err() != nil && p.resume != "":
@@ -168,8 +185,8 @@ func (p *Pipeline) verdict(soft, hard context.Context, err, partErr error) error
 	return partErr
 }
 
-// load publishes the rows of the source that are not in the stream yet, and reports how
-// many there are.
+// load publishes the rows of the source that are not in the stream yet, and then sets how
+// many rows there are. With a limit of 100 and 40 stored rows it publishes 60.
 func (p *Pipeline) load(ctx context.Context) error {
 	cfg, nc := p.Stage.Cfg, p.Stage.Conn.NC()
 	l, loaded, err := load.New(ctx, nc, cfg, loadID, "")

@@ -21,10 +21,13 @@ type progress struct {
 	done   atomic.Int64
 	total  atomic.Int64
 	began  time.Time
-	ended  atomic.Bool // all results are written: the stage stops, but nobody has stopped the job
+	// ended is set once all results are written. The stage stops then, but the bar must not
+	// say so: nobody has stopped the job.
+	ended atomic.Bool
 }
 
-// newProgress shows progress on w; total 0 means unknown. The caller must finish it.
+// newProgress shows progress on w. A total of 0 means that it is unknown. The caller must
+// finish it.
 func newProgress(ctx context.Context, w io.Writer, s *stage.Stage, total int64) *progress {
 	p := &progress{stage: s, stderr: w, began: time.Now()}
 	p.total.Store(total)
@@ -38,19 +41,20 @@ func (p *progress) setTotal(total int64) {
 	p.SetTotal(total)
 }
 
-// count counts a finished row. The first row of a reason to fail is printed above the
-// bar; nil means that it is not the first.
+// count counts a finished row. first has the rows that failed for its reason if this is
+// the first of them, and is printed above the bar; otherwise it is nil.
 func (p *progress) count(failed bool, first *failedRows) {
 	p.Set(p.done.Add(1))
 	if failed {
 		p.AddFailed()
 	}
 	if first != nil && p.Visible() {
-		terminal.PrintLine(p.Writer(p.stderr), "row %d failed: %s: %s", first.number, first.reason, first.text)
+		terminal.PrintLine(p.Writer(p.stderr), "row %d failed: %s: %s", first.number, first.reason,
+			first.text)
 	}
 }
 
-// left returns how many rows have no result written yet; below 0 means unknown.
+// left returns how many rows have no result written yet, or -1 if that is unknown.
 func (p *progress) left() int64 {
 	if total := p.total.Load(); total > 0 {
 		return total - p.done.Load()
@@ -68,9 +72,12 @@ func (p *progress) line(done int64, short bool) terminal.Beside {
 }
 
 // progressLine returns the parts of a job's line of progress, the most important first:
-// how fast it is and when it will be done, or why it waits. The rate only counts this
-// run, since results of earlier ones are written at once.
-func progressLine(r *status.Report, done, total int64, elapsed time.Duration, short bool) (b terminal.Beside) {
+// how fast it is and when it will be done, or why it waits. The rate counts this run
+// alone, since the results of earlier runs are written at once: 900 old results in the
+// first second would be 900 rows/s.
+func progressLine(
+	r *status.Report, done, total int64, elapsed time.Duration, short bool,
+) (b terminal.Beside) {
 	if r.Stop != nil {
 		return terminal.Beside{First: []string{stopProgress(r)}}
 	}
@@ -86,7 +93,10 @@ func progressLine(r *status.Report, done, total int64, elapsed time.Duration, sh
 	case until != nil:
 		b.First = []string{rate, "provider asked to wait " + terminal.Duration(until.Sub(r.Time))}
 	case total > 0 && left > 0 && speed > 0:
-		b.First = []string{rate, "ETA " + etaText(time.Duration(float64(left)/speed*float64(time.Second)))}
+		b.First = []string{
+			rate,
+			"ETA " + etaText(time.Duration(float64(left)/speed*float64(time.Second))),
+		}
 	default:
 		b.First = []string{rate}
 	}

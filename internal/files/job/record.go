@@ -10,16 +10,17 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// record notes how far the job in dir is, for jobs ls. Where it can't, the job counts as
-// interrupted.
+// record writes down how far the job in dir is, for stage jobs ls. Without such a record
+// the job counts as interrupted.
 func record(dir string, r jobs.Record, log *slog.Logger) {
 	if err := jobs.WriteRecord(dir, r); err != nil {
-		log.Warn("the state of the job is not noted: stage jobs ls will list it as interrupted", slog.String("job", dir), slog.Any("error", err))
+		log.Warn("the state of the job is not noted: stage jobs ls will list it as interrupted",
+			slog.String("job", dir), slog.Any("error", err))
 	}
 }
 
-// record is the record of a run that ends with err. A nil err means that all that was
-// asked for is written.
+// record returns the record of a run that has ended with err. A nil err means that all
+// rows that were asked for are written.
 func (p *Pipeline) record(soft, hard context.Context, err error) jobs.Record {
 	r := jobs.Record{Rows: p.Total}
 	if err != nil {
@@ -34,9 +35,12 @@ func (p *Pipeline) record(soft, hard context.Context, err error) jobs.Record {
 		r.State = jobs.Partial
 	default:
 		r.State, r.Rows = jobs.Done, p.written
-		if len(p.places.newest) == 0 { // else the store has more results than rows
+		if len(p.places.newest) == 0 { // with repaired rows, the store has more results than rows
 			failed, written := uint64(p.failed), uint64(p.written) //nolint:gosec // counts
-			r.Counts = &jobs.Counts{Rows: p.written, Results: written, Succeeded: written - failed, Failed: failed}
+			r.Counts = &jobs.Counts{
+				Rows: p.written, Results: written, Succeeded: written - failed,
+				Failed: failed,
+			}
 		}
 	}
 	return r

@@ -15,17 +15,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// loadID is the source of a job's rows. They have a subject of their own, and what a
-// redrive publishes of them has another.
+// loadID is the name of the load in a job: its rows have a subject of their own. Rows
+// that stage redrive publishes again have another subject.
 const loadID = "in"
 
-// places are the rows of a job by their places in OUT, and the later answers for these
-// places. A redrive publishes a row again as another row of the input, but its result
-// takes the place of the failed one. For example, row 7 of 100 fails and is published
-// again as row 101: the result of row 101 is written at place 7. Memory grows with the
-// rows that were published again, and by two bytes for each other row at most.
+// places knows which place in OUT each result takes. A redrive publishes a failed row
+// again as another row of the input, and its result takes the place of the failed one:
 //
-// It is not safe for concurrent use.
+//	row 7 fails                  result 7: error          place 7
+//	row 101 is row 7 again       result 101: succeeded    place 7, in place of result 7
+//
+// So OUT has one line for each row of the file, with its newest result. Memory grows with
+// the rows that were published again, and by two bytes at most for each other row.
+//
+// It is not safe for concurrent use. Before the stage runs, repair uses it; then write
+// does.
 type places struct {
 	cfg      *config.Config
 	js       jetstream.JetStream
@@ -33,24 +37,30 @@ type places struct {
 	subject  string // subject of the job's own rows, as they are stored
 	redriven string // subject of the rows that were published again
 
-	until   uint64            // the last row that has a place: others are not asked for
-	seen    uint64            // the last result that is noted, by its sequence in the results stream
-	low     uint64            // every row up to it has a result by then
-	own     seqset.Set        // rows with a place of their own that have a result
-	rows    int64             // how many of them
-	newest  map[uint64]answer // by row: the last result in its place
-	pending map[uint64]uint64 // by row: the row of the input that will take its place and has no result yet
+	until  uint64            // the last row that has a place; --limit leaves out later ones
+	seen   uint64            // sequence of the last noted result in the results stream
+	low    uint64            // low-water mark at that result: each row up to it has a result
+	own    seqset.Set        // rows with a place of their own that have a result
+	rows   int64             // size of own
+	newest map[uint64]answer // the last result in the place of a row, by that row
+	// pending has the row of the input that will take the place of a row, and has no result
+	// yet, by the row whose place it is.
+	pending map[uint64]uint64
 }
 
-// answer is a result that takes the place of an earlier one.
+// answer is a result that takes the place of an earlier one, for example result 101
+// above.
 type answer struct {
-	at  uint64 // its sequence in the results stream
-	row uint64 // that it answers
+	at  uint64 // sequence of the result in the results stream
+	row uint64 // the row of the input that it answers
 }
 
 // openPlaces finds the places of a job whose streams exist.
 func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (*places, error) {
-	p := &places{cfg: cfg, js: js, until: math.MaxUint64, newest: make(map[uint64]answer), pending: make(map[uint64]uint64)}
+	p := &places{
+		cfg: cfg, js: js, until: math.MaxUint64, newest: make(map[uint64]answer),
+		pending: make(map[uint64]uint64),
+	}
 	var err error
 	if p.input, err = js.Stream(ctx, cfg.Input.Stream); err != nil {
 		return nil, stored.MissingStream(err, cfg.Input.Stream, "STAGE_INPUT_STREAM")
@@ -58,7 +68,10 @@ func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	if _, err = js.Stream(ctx, cfg.Result.Stream); err != nil {
 		return nil, stored.MissingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
 	}
-	for id, subject := range map[string]*string{loadID: &p.subject, loadID + redrive.LoadSuffix: &p.redriven} {
+	for id, subject := range map[string]*string{
+		loadID:                      &p.subject,
+		loadID + redrive.LoadSuffix: &p.redriven,
+	} {
 		address, err := streams.AddressInput(p.input.CachedInfo().Config, cfg.Input.Subject, 0, id)
 		if err != nil {
 			return nil, config.Invalid(config.Explained(err))
@@ -68,8 +81,10 @@ func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	return p, nil
 }
 
-// limitTo leaves places to the first rows of the job alone: their results need not be the
-// first that are stored. Where fewer are loaded, no others will be.
+// limitTo leaves places to the first rows of the file alone, whichever of them are
+// answered first. It looks for the row of that number: between the rows of the file there
+// are rows that were published again, so its sequence is only known to be at or above the
+// number.
 func (p *places) limitTo(ctx context.Context, rows int64) error {
 	for from := uint64(rows); ; { //nolint:gosec // above 0
 		m, err := streams.NextMessage(ctx, p.js.Conn(), p.cfg.Input.Stream, p.subject, from)
@@ -92,12 +107,13 @@ func (p *places) limitTo(ctx context.Context, rows int64) error {
 func rowNumber(m *jetstream.RawStreamMsg) (int64, error) {
 	number, err := strconv.ParseInt(m.Header.Get(streams.HeaderLoadRow), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("message %d on %s has no %s: another program has published it", m.Sequence, m.Subject, streams.HeaderLoadRow)
+		return 0, fmt.Errorf("message %d on %s has no %s: another program has published it",
+			m.Sequence, m.Subject, streams.HeaderLoadRow)
 	}
 	return number, nil
 }
 
-// number returns which row of the input file a row is, counted from 1.
+// number returns which row of the input file a row of the stream is, counted from 1.
 func (p *places) number(ctx context.Context, row uint64) (int64, error) {
 	m, err := streams.MessageAt(ctx, p.js.Conn(), p.cfg.Input.Stream, row)
 	if err == nil && m == nil {
@@ -109,9 +125,9 @@ func (p *places) number(ctx context.Context, row uint64) (int64, error) {
 	return rowNumber(m)
 }
 
-// note notes a result, which may be known. It returns the place that the result takes; 0
-// means none, since its row is not of those asked for. newer says that it takes the
-// place of a result that came before it.
+// note notes a result, which may be noted already. It returns the place that the result
+// takes, or 0 if its row is beyond the limit. newer says that it takes the place of an
+// earlier result.
 func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer bool, err error) {
 	if r.Subject == p.subject {
 		if r.Seq <= p.until {
@@ -140,8 +156,9 @@ func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer
 	return place, true, nil
 }
 
-// placeOf returns the place of a result whose row is not one of the job's own, or 0.
-// Where the headers name none, an older version has published or answered the row.
+// placeOf returns the place of a result whose row was published again, or 0 if it has
+// none. The headers name the place. Where they do not, an older version has published or
+// answered the row, and the row itself is read.
 func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
 	if p.own.Has(r.Replaces) {
 		return r.Replaces, nil
@@ -160,8 +177,8 @@ func (p *places) placeOf(ctx context.Context, r stored.Result) (uint64, error) {
 	return first, nil
 }
 
-// failedResults are the rows whose newest result is an error, with that result's sequence
-// in the results stream.
+// failedResults has the sequence of the newest result of each row for which that is an
+// error, by the place of the row.
 type failedResults map[uint64]uint64
 
 // read notes the results that are stored, and returns those that have failed.
@@ -197,9 +214,10 @@ func (p *places) read(ctx context.Context) (failedResults, error) {
 	}
 }
 
-// end returns the last result that is stored, or 0.
+// end returns the sequence of the last stored result, or 0 if there is none.
 func (p *places) end(ctx context.Context) (uint64, error) {
-	m, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream, stored.LogSubject(p.cfg, 0, "rows"))
+	m, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream,
+		stored.LogSubject(p.cfg, 0, "rows"))
 	if err != nil || m == nil {
 		return 0, err
 	}
@@ -217,14 +235,16 @@ func (p *places) open(ctx context.Context, o stored.ReadOptions) (*resultsOf, er
 	return &resultsOf{places: p, reader: r, at: p.seen}, nil
 }
 
-// findPending looks in the input for the rows that were published again and have no
-// result yet. of selects places.
+// findPending looks in the input for rows that were published again and have no result
+// yet. of selects the places to look at.
 func (p *places) findPending(ctx context.Context, of func(place uint64) bool) error {
-	if next, err := streams.NextSequence(ctx, p.js.Conn(), p.cfg.Input.Stream, p.redriven, p.low+1); err != nil || next == 0 {
+	if next, err := streams.NextSequence(ctx, p.js.Conn(), p.cfg.Input.Stream, p.redriven,
+		p.low+1); err != nil || next == 0 {
 		return err
 	}
 	rows, err := stored.Open(ctx, p.js, stored.ReadOptions{
-		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1, Until: math.MaxUint64,
+		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1,
+		Until: math.MaxUint64,
 	})
 	if err != nil {
 		return err
@@ -239,7 +259,8 @@ func (p *places) findPending(ctx context.Context, of func(place uint64) bool) er
 		if err != nil {
 			return err
 		}
-		if p.own.Has(place) && of(place) && m.Sequence > p.newest[place].row { // a result may be above the low-water mark
+		// The read begins above the low-water mark, where some rows have their result already.
+		if p.own.Has(place) && of(place) && m.Sequence > p.newest[place].row {
 			p.pending[place] = m.Sequence
 		}
 	}
@@ -270,8 +291,8 @@ func (p *places) wait(ctx context.Context) error {
 	return nil
 }
 
-// newestOf returns the result that counts for the row of a result: that, or the last that
-// has taken its place.
+// newestOf returns the result that counts in the place of a result: itself, or the last
+// that has taken its place.
 func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, error) {
 	newest, replaced := p.newest[r.Seq]
 	if !replaced || r.Erased {
@@ -282,7 +303,8 @@ func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, 
 		err = jetstream.ErrMsgNotFound
 	}
 	if err != nil {
-		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", newest.at, r.Seq, err)
+		return r, fmt.Errorf("read result %d, which replaces that of row %d: %w", newest.at, r.Seq,
+			err)
 	}
 	of, err := stored.NewResult(m)
 	if err != nil {
@@ -294,12 +316,12 @@ func (p *places) newestOf(ctx context.Context, r stored.Result) (stored.Result, 
 
 // Retry asks for failed rows to be sent again.
 type Retry struct {
-	Reasons []string // only those that failed for one of these; empty means all
+	Reasons []string // only rows that failed for one of these reasons; all rows if it is empty
 }
 
-// repair prepares what a run must know of rows that were published again, and publishes
-// failed ones again if that was asked for. The stage must not run yet: nothing is
-// answered meanwhile.
+// repair reads what the run must know of rows that were published again, and publishes
+// failed rows again if that was asked for. The stage must not run yet: a row that is
+// answered meanwhile would be missing.
 func (p *Pipeline) repair(ctx context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
@@ -308,8 +330,10 @@ func (p *Pipeline) repair(ctx context.Context) error {
 	if p.places, err = openPlaces(ctx, js, p.Stage.Cfg); err != nil {
 		return err
 	}
-	redriven, err := streams.NextSequence(ctx, js.Conn(), p.Stage.Cfg.Input.Stream, p.places.redriven, 1)
-	if err != nil || redriven == 0 && p.retry == nil && p.limit == 0 { // most jobs: their results are read only once
+	redriven, err := streams.NextSequence(ctx, js.Conn(), p.Stage.Cfg.Input.Stream,
+		p.places.redriven, 1)
+	// Most jobs have no such row, and read their results only once, when they are written.
+	if err != nil || redriven == 0 && p.retry == nil && p.limit == 0 {
 		return err
 	}
 	if p.limit > 0 {
@@ -317,6 +341,7 @@ func (p *Pipeline) repair(ctx context.Context) error {
 			return err
 		}
 	}
+
 	failed, err := p.places.read(ctx)
 	if err != nil {
 		return err
@@ -332,9 +357,12 @@ func (p *Pipeline) repair(ctx context.Context) error {
 	})
 }
 
-// publishAgain publishes the rows of failed results again, of those reasons that were
-// asked for.
-func (p *Pipeline) publishAgain(ctx context.Context, js jetstream.JetStream, failed failedResults) error {
+// publishAgain publishes the rows of failed results again, for the reasons that were
+// asked for. A result that was repaired before is not in failed, so its row is not sent
+// twice.
+func (p *Pipeline) publishAgain(
+	ctx context.Context, js jetstream.JetStream, failed failedResults,
+) error {
 	var chosen seqset.Set
 	for _, at := range failed {
 		chosen.Add(at)

@@ -14,33 +14,40 @@ import (
 	"github.com/llm-stage/stage/internal/stopping"
 )
 
-// Site is a stage for one job with all that it needs around it: embedded server, clients
-// of the providers, HTTP server. Create it with [OpenSite]. The caller must close it.
+// Site is a stage for one job, with its surroundings: embedded server, clients of the
+// providers, HTTP server. Create it with [OpenSite]. The caller must close it.
 type Site struct {
 	Stage *stage.Stage
 	HTTP  *stage.HTTPServer // reserves its address; not started
 	// CloseCalls closes the idle connections to the providers, once the stage has ended.
 	CloseCalls func()
 
-	closers []func() // of the parts, in the order in which they were opened
+	closers []func() // close the parts, in the order in which these were opened
 }
 
-// SiteOptions are what a command changes about a site. Console and Logger are required.
+// SiteOptions are the choices of a command about its site. Console and Logger are
+// required.
 type SiteOptions struct {
-	MaxPayload int32        // largest message of the embedded server, in bytes; 0 means the server's default
+	// MaxPayload is the largest message of the embedded server, in bytes, or 0 for the
+	// server's default.
+	MaxPayload int32
 	Mock       call.MockLLM // the built-in LLM, for the provider mock without a base URL, or nil
 	Console    io.Writer    // where OTEL_TRACES_EXPORTER=console prints
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
-	Flags         string // what commands need to find the streams, for advice; empty means nothing but the settings
-	Logger        *slog.Logger
-	Files         *media.Files // that rows may name as pictures, documents and sounds, or nil
+	// Flags are the flags with which commands find the streams, for advice. It is empty if
+	// they need nothing but the settings.
+	Flags  string
+	Logger *slog.Logger
+	Files  *media.Files // files that rows may name as pictures, documents and sounds, or nil
 }
 
 // OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes
-// a free port if STAGE_HTTP_ADDR is in use. A fatal provider error ends the stage: a
-// paused job would not end.
-func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions) (_ *Site, err error) {
+// a free port if STAGE_HTTP_ADDR is in use. A fatal provider error ends the stage, since
+// a job that pauses would never end.
+func OpenSite(
+	ctx context.Context, cfg *config.Config, dir string, o SiteOptions,
+) (_ *Site, err error) {
 	s := &Site{}
 	defer func() {
 		if err != nil {
@@ -55,7 +62,9 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 	if err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, conn.Close, stopping.Background(ctx, func(ctx context.Context) { conn.Keep(ctx, o.Logger) }, func(ctx context.Context) { conn.WatchRoom(ctx, o.Logger) }))
+	s.closers = append(s.closers, conn.Close,
+		stopping.Background(ctx, func(ctx context.Context) { conn.Keep(ctx, o.Logger) },
+			func(ctx context.Context) { conn.WatchRoom(ctx, o.Logger) }))
 	targets, err := call.Open(cfg, nil, o.Mock) //nolint:contextcheck // what an identity reads at start bounds itself
 	if err != nil {
 		return nil, err
@@ -64,7 +73,11 @@ func OpenSite(ctx context.Context, cfg *config.Config, dir string, o SiteOptions
 	if err := stage.FindLane(ctx, cfg, conn, o.Logger); err != nil {
 		return nil, err
 	}
-	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger, stage.Options{ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches, Flags: o.Flags, Files: o.Files}); err != nil {
+	if s.Stage, err = stage.New(cfg, conn, targets, o.Logger,
+		stage.Options{
+			ExitOnFatal: true, Console: o.Console, CancelBatches: o.CancelBatches,
+			Flags: o.Flags, Files: o.Files,
+		}); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -12,7 +12,7 @@ import (
 )
 
 // announceStop waits for the end of ctx. If a signal has ended it, it prints above the
-// bar what the stop waits for: on a terminal the log, which says the same, begins with
+// bar what the stop waits for. The log would say the same, but on a terminal it only has
 // warnings.
 func (p *Pipeline) announceStop(ctx context.Context) {
 	<-ctx.Done()
@@ -20,10 +20,12 @@ func (p *Pipeline) announceStop(ctx context.Context) {
 		return
 	}
 	waits := p.Stage.WaitsFor()
-	terminal.PrintLine(p.progress.Writer(p.Stderr), "stopping: %s; press Ctrl-C again to stop at once", waits.Text(waits.Since))
+	terminal.PrintLine(p.progress.Writer(p.Stderr),
+		"stopping: %s; press Ctrl-C again to stop at once", waits.Text(waits.Since))
 }
 
-// stopProgress is what the bar shows during a stop, in place of the progress.
+// stopProgress returns the text beside the bar during a stop.
 func stopProgress(r *status.Report) string {
-	return fmt.Sprintf("STOPPING: %d in flight, %d to store, at most %s", r.Stop.Calls, r.Stop.Results, max(0, r.Stop.By.Sub(r.Time)).Round(time.Second))
+	return fmt.Sprintf("STOPPING: %d in flight, %d to store, at most %s", r.Stop.Calls,
+		r.Stop.Results, max(0, r.Stop.By.Sub(r.Time)).Round(time.Second))
 }

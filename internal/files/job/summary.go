@@ -20,10 +20,11 @@ import (
 const summaryTimeout = 5 * time.Second
 
 // printSummary prints on standard error how many rows were done, and which failed, and
-// writes the summary's file if there is one.
+// writes the file of the summary if there is one.
 func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	sum := p.Stage.Summary()
-	sum.Pace = auditlog.NewPace(p.Stage.Usage.All().Took, took, sum.Throttled, p.Stage.Cfg.Pool.Size)
+	sum.Pace = auditlog.NewPace(p.Stage.Usage.All().Took, took, sum.Throttled,
+		p.Stage.Cfg.Pool.Size)
 	used, tokens := p.Stage.Usage.All(), "unknown"
 	if u := used.Usage; u != nil {
 		tokens = strconv.FormatInt(u.TotalTokens, 10)
@@ -31,7 +32,9 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 		tokens = "0"
 	}
 	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s; this run: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
-		p.written, p.failed, took.Round(100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(), sum.PeakDelay.Round(time.Millisecond))
+		p.written, p.failed, took.Round(
+			100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(),
+		sum.PeakDelay.Round(time.Millisecond))
 	if text := sum.Gain(p.Stage.Cfg.Pool.Size); text != "" {
 		terminal.PrintLine(p.Stderr, "speed-up %s", text)
 	}
@@ -47,7 +50,8 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 		}
 	}
 	if p.failed > 0 {
-		terminal.PrintLine(p.Stderr, "%d of %s failed:", p.failed, terminal.Plural(int(p.written), "row"))
+		terminal.PrintLine(p.Stderr, "%d of %s failed:", p.failed,
+			terminal.Plural(int(p.written), "row"))
 		repaired := p.places != nil && len(p.places.newest) > 0
 		p.failures.print(p.Stderr, repaired, p.rest)
 	}
@@ -65,7 +69,8 @@ func (p *Pipeline) allRuns(ctx context.Context) *usage.Numbers {
 	if err != nil {
 		return nil
 	}
-	audit := usage.NewReader(p.Stage.Cfg, usage.NewBook(nil), usage.Options{Stages: []string{p.Stage.Cfg.Name}})
+	audit := usage.NewReader(p.Stage.Cfg, usage.NewBook(nil),
+		usage.Options{Stages: []string{p.Stage.Cfg.Name}})
 	if err := audit.Read(ctx, js); err != nil {
 		return nil
 	}
@@ -76,7 +81,7 @@ func (p *Pipeline) allRuns(ctx context.Context) *usage.Numbers {
 	return &r.Total
 }
 
-// describeUsage is what some runs have used.
+// describeUsage returns calls, tokens and cost in a line.
 func describeUsage(n *usage.Numbers) string {
 	tokens, spent := "unknown", "unknown"
 	if n.TotalTokens != nil {
@@ -91,8 +96,9 @@ func describeUsage(n *usage.Numbers) string {
 	return fmt.Sprintf("%d calls, %s tokens, cost in USD %s", n.Calls, tokens, spent)
 }
 
-// printKept prints that answers which are paid for are safe, where a run has ended before
-// the rows that they follow were answered.
+// printKept prints that answers are kept which are paid for, but not written since an
+// earlier row has no answer. Without this line, a user whose job has reached its cost
+// ceiling would believe that they are lost.
 func (p *Pipeline) printKept(hard context.Context, why error) {
 	if why == nil || !p.resumable || hard.Err() != nil || !p.Stage.Cfg.Journal.Enabled {
 		return
@@ -111,28 +117,31 @@ func (p *Pipeline) printKept(hard context.Context, why error) {
 	if n == 1 {
 		are = "answer is"
 	}
-	terminal.PrintLine(p.Stderr, "%d more paid %s kept in the job, behind rows without one: %s uses them and does not pay for them again", n, are, command)
+	terminal.PrintLine(p.Stderr, "%d more paid %s kept in the job, behind rows without one: "+
+		"%s uses them and does not pay for them again", n, are, command)
 }
 
-// keptAnswers counts the answers in the journal of rows that have no result yet. The
+// keptAnswers counts the answers in the journal for rows that have no result yet. The
 // stage must have ended.
 func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
 		return 0, err
 	}
-	if _, err := p.places.read(ctx); err != nil { // results that were stored after the last written one
+	// Results may have been stored after the last one that was written.
+	if _, err := p.places.read(ctx); err != nil {
 		return 0, err
 	}
 	cfg := p.Stage.Cfg
 	entries, err := stored.Open(ctx, js, stored.ReadOptions{
-		Stream: cfg.Journal.Stream, Filters: []string{streams.JournalSubjects(cfg.Name, 0)}, HeadersOnly: true, Brief: true,
+		Stream: cfg.Journal.Stream, Filters: []string{streams.JournalSubjects(cfg.Name, 0)},
+		HeadersOnly: true, Brief: true,
 	})
 	if err != nil {
 		return 0, err
 	}
 	defer entries.Close()
-	type answer struct{ row, item string } // item: of a row that fans out
+	type answer struct{ row, item string } // item is the element of a row that fans out
 	kept := make(map[answer]bool)
 	for {
 		m, err := entries.Next(ctx)

@@ -44,7 +44,8 @@ func (p *Pipeline) writeSummary(path string, sum *auditlog.Summary) error {
 	s := runSummary{
 		Stage: p.Stage.Cfg.Name, RunID: p.Stage.RunID(), Ended: time.Now().UTC(),
 		Rows: p.written, Failed: p.failed, Reasons: make(map[llm.Reason]int64),
-		Calls: sum.Total.Calls, CapacityRetries: sum.CapacityRetries, PeakDelayS: sum.PeakDelay.Seconds(), Pace: sum.Pace,
+		Calls: sum.Total.Calls, CapacityRetries: sum.CapacityRetries,
+		PeakDelayS: sum.PeakDelay.Seconds(), Pace: sum.Pace,
 		KnownCostUSD: used.KnownUSD,
 	}
 	for reason, rows := range p.failures.byReason {

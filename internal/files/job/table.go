@@ -17,35 +17,46 @@ import (
 )
 
 // table writes results as CSV: the members of the row, then the members that the stage
-// adds. An object or an array is written as its JSON text; null and a missing member are
-// empty. A value is written unchanged, even if a spreadsheet would take it for a formula:
-// changing it would break every other reader.
+// adds. For example, rows with the members id and text get these columns:
+//
+//	id,text,llm_response,llm_response_usage_prompt_tokens,…,llm_response_error
+//
+// An object or an array is written as its JSON text; null and a missing member are empty.
+// A value is written unchanged, even if a spreadsheet would take it for a formula:
+// changing it would break every other reader. One goroutine uses it.
 type table struct {
-	field  string
+	field  string // name of the reply's member
 	o      TableOptions
-	path   string          // of the file, for its name
+	path   string          // path of the file, whose ending says which delimiter it has
 	fields []string        // members of the reply that have columns of their own
-	own    []string        // columns of the rows' own members; nil means not known yet
-	places map[string]int  // of own
+	own    []string        // columns of the rows' own members; nil until they are known
+	places map[string]int  // index of each column in own, by name
 	marked bool            // the file begins with the byte order mark of UTF-8
 	stage  map[string]bool // members and columns that the stage adds to a row, or replaces
-	other  bool            // a row of a pipe may have members that the first had not: they share a column
-	text   bytes.Buffer
-	out    *csv.Writer // to text
+	// other adds a column for all members that the first row of a pipe did not have: the
+	// header is written before later rows are known.
+	other bool
+	text  bytes.Buffer // one line
+	out   *csv.Writer  // writes to text
 }
 
 var (
-	// usageColumns are the members of the usage that have a column.
+	// usageColumns are the members of the usage that have a column of their own.
 	usageColumns = []string{"prompt_tokens", "completion_tokens", "total_tokens", "cost"}
 	// provenance are the members that a table leaves out: they are equal in all results,
 	// or of no use in a table.
-	provenance = []string{"_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source"}
+	provenance = []string{
+		"_usage", "_template_hash", "_variables_hash", "_template_source",
+		"_lookup_hash", "_lookup_source",
+	}
 )
 
-// newTable returns the table that a file for results is; nil means that it is JSONL. Of
-// an input that can be read twice it finds out the columns. fields are the members of the
-// reply that have columns of their own.
-func newTable(ctx context.Context, out string, in *load.Source, field string, fields []string, o TableOptions) (*table, error) {
+// newTable returns the table for a file of results, or nil if the file is JSONL. If the
+// input can be read twice, it reads all of it for the columns. fields are the members of
+// the reply that have columns of their own.
+func newTable(
+	ctx context.Context, out string, in *load.Source, field string, fields []string, o TableOptions,
+) (*table, error) {
 	if !IsTable(out) {
 		return nil, nil //nolint:nilnil // no table
 	}
@@ -74,14 +85,17 @@ func (t *table) setLayout(in rowfile.Layout, marked bool) {
 }
 
 // setColumns sets the columns of the rows' own members: all but those that the stage
-// replaces. A column that only has the name of a reply's member is an error: somebody's
-// data would be gone without a word. In a table of an earlier run, which has the column
-// of the whole reply, too, these columns are an earlier reply, as that one is.
+// replaces. A column that happens to have the name of a flattened member is an error, or
+// somebody's data would be gone without a word. But if the input also has the column of
+// the whole reply, it is a table of an earlier run: then these columns are an earlier
+// reply, and are replaced with it.
 func (t *table) setColumns(names []string) error {
 	if !slices.Contains(names, t.field) {
 		for _, member := range t.fields {
 			if name := t.field + "." + member; slices.Contains(names, name) {
-				return config.Invalid(fmt.Errorf("--flatten: the input has a column %s, where the member %q of the reply would be written: rename the column, or the field of replies with STAGE_RESPONSE_FIELD",
+				return config.Invalid(fmt.Errorf("--flatten: the input has a column %s, "+
+					"where the member %q of the reply would be written: "+
+					"rename the column, or the field of replies with STAGE_RESPONSE_FIELD",
 					name, member))
 			}
 		}
@@ -102,7 +116,7 @@ func (t *table) setColumns(names []string) error {
 	return nil
 }
 
-// added returns the columns that follow the row's columns.
+// added returns the columns that follow the columns of the row.
 func (t *table) added() []string {
 	names := []string{t.field}
 	for _, name := range t.fields {
@@ -114,8 +128,8 @@ func (t *table) added() []string {
 	return append(names, lastColumns(t.field)...)
 }
 
-// lastColumns returns the columns for the field of the replies that end a line with any
-// options.
+// lastColumns returns the columns that end a line with any options. Their names depend on
+// the field of the replies.
 func lastColumns(field string) (names []string) {
 	for _, name := range usageColumns {
 		names = append(names, field+"_usage_"+name)
@@ -156,7 +170,8 @@ func (t *table) writeHeader(ctx context.Context, w io.Writer, rows *load.FileRow
 	return nil
 }
 
-// write writes one result.
+// write writes one result. Its members may have any order; the columns have that of the
+// header.
 func (t *table) write(w io.Writer, r stored.Result) error {
 	if _, err := jsonbytes.ReadObject(nil, r.Body); err != nil {
 		return fmt.Errorf("result of row %d: %w", r.Seq, err)
@@ -174,7 +189,8 @@ func (t *table) write(w io.Writer, r stored.Result) error {
 		case t.other:
 			other = append(append(jsonbytes.AppendString(append(other, ','), key), ':'), value...)
 		default:
-			return fmt.Errorf("result of row %d has the member %q, which no row of the input has: was it changed meanwhile?", r.Seq, key)
+			return fmt.Errorf("result of row %d has the member %q, which no row of the input has: "+
+				"was it changed meanwhile?", r.Seq, key)
 		}
 	}
 	if t.other && other != nil {
@@ -187,8 +203,9 @@ func (t *table) write(w io.Writer, r stored.Result) error {
 	return t.writeRecord(w, t.appendAdded(record, r.Failed, added))
 }
 
-// appendAdded appends the values of the columns of added. A row that was not answered
-// keeps members of an earlier answer, which would be taken for this one's.
+// appendAdded appends the values of the columns of added. A row that has failed may still
+// have the reply of an earlier run as a member: it is left out, or a reader would take it
+// for the present answer.
 func (t *table) appendAdded(record []string, failed bool, added map[string][]byte) []string {
 	var fault, usage []byte
 	if failed {
@@ -208,10 +225,11 @@ func (t *table) appendAdded(record []string, failed bool, added map[string][]byt
 	for _, name := range usageColumns {
 		record = append(record, cell(find(usage, name)))
 	}
-	return append(record, cell(added[t.field+"_model"]), cell(find(fault, "reason")), cell(find(fault, "error")))
+	return append(record, cell(added[t.field+"_model"]), cell(find(fault, "reason")),
+		cell(find(fault, "error")))
 }
 
-// find returns a member of an object; nil means that there is no such member, or no object.
+// find returns a member of an object, or nil if there is no such member, or no object.
 func find(raw []byte, name string) []byte {
 	if len(raw) == 0 {
 		return nil
@@ -219,8 +237,8 @@ func find(raw []byte, name string) []byte {
 	return jsonbytes.Find(raw, name)
 }
 
-// findIn returns a member of a value that may be anything; nil means that it is no
-// object, or has no such member.
+// findIn returns a member of a value that may be anything, or nil if the value is no
+// object or has no such member.
 func findIn(value []byte, name string) []byte {
 	if len(value) == 0 || value[0] != '{' {
 		return nil
@@ -240,7 +258,7 @@ func (t *table) writeRecord(w io.Writer, record []string) error {
 	return err
 }
 
-// cell returns the text of a value.
+// cell returns the text of a JSON value in a table.
 func cell(value []byte) string {
 	switch {
 	case len(value) == 0 || string(value) == "null":

@@ -15,12 +15,17 @@ import (
 // byteOrderMark is the mark of UTF-8, by which Excel knows the encoding of CSV.
 const byteOrderMark = "\xef\xbb\xbf"
 
-// TableOptions are how results are written as CSV. The zero value keeps what a CSV input
-// has.
+// TableOptions are the options of results as CSV. The zero value takes delimiter and mark
+// over from a CSV input.
 type TableOptions struct {
-	Delimiter byte  // between the columns; 0 means the delimiter of a CSV input or, by the name of the file, a comma or a tab
-	Mark      *bool // the file begins with the byte order mark of UTF-8; nil means that it does if a CSV input does
-	Flatten   bool  // each member of the reply's object has a column, by the response schema
+	// Delimiter is between the columns. 0 means the delimiter of a CSV input; without such an
+	// input it is a comma or a tab, by the name of the file.
+	Delimiter byte
+	// Mark says whether the file begins with the byte order mark of UTF-8. If it is nil, the
+	// file does if a CSV input does.
+	Mark *bool
+	// Flatten gives each member of the reply's object a column, by the response schema.
+	Flatten bool
 
 	keep llm.Keep // the parts of replies that results may have
 }
@@ -28,8 +33,8 @@ type TableOptions struct {
 // IsTable reports whether a file for results is CSV, by its name.
 func IsTable(out string) bool { return tableName(out) != 0 }
 
-// tableName returns what separates the columns of a file for results by its name alone; 0
-// means that it is JSONL.
+// tableName returns the delimiter of a file for results by its name alone, or 0 if it is
+// JSONL.
 func tableName(out string) byte {
 	switch strings.ToLower(filepath.Ext(out)) {
 	case ".csv":
@@ -40,14 +45,15 @@ func tableName(out string) byte {
 	return 0
 }
 
-// delimiter returns what separates the columns of the file of that name. Tabs belong to
-// files called .tsv: an input that has them is converted where the file is called .csv.
+// delimiter returns the delimiter of the file of that name. Tabs belong to files called
+// .tsv, so an input with tabs is converted to commas where the results are called .csv.
 func (o *TableOptions) delimiter(out string, in rowfile.Layout) byte {
 	named := tableName(out)
 	switch {
 	case o.Delimiter != 0:
 		return o.Delimiter
-	case named == ',' && in.Format == rowfile.FormatCSV && in.Delimiter != '\t' && in.Delimiter != 0:
+	case named == ',' && in.Format == rowfile.FormatCSV && in.Delimiter != '\t' &&
+		in.Delimiter != 0:
 		return in.Delimiter
 	}
 	return named
@@ -55,8 +61,8 @@ func (o *TableOptions) delimiter(out string, in rowfile.Layout) byte {
 
 // fields returns the members of the reply that have columns of their own in a file of
 // that name: the members of the object that the response schema describes, in its order.
-// fansOut says that a reply is an array of replies. The error names the option that
-// cannot be.
+// fansOut says that a reply is an array of replies. The error names the option that can't
+// be used.
 func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool) ([]string, error) {
 	if !IsTable(out) {
 		switch {
@@ -72,13 +78,16 @@ func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool)
 	case !o.Flatten:
 		return nil, nil
 	case fansOut:
-		return nil, errors.New("--flatten: with STAGE_FOREACH the reply of a row is an array, which has one column: leave --flatten out")
+		return nil, errors.New("--flatten: with STAGE_FOREACH the reply of a row is an array, " +
+			"which has one column: leave --flatten out")
 	case response == nil:
-		return nil, errors.New("--flatten: the columns are those of the response schema: set STAGE_RESPONSE_SCHEMA_FILE")
+		return nil, errors.New("--flatten: the columns are those of the response schema: " +
+			"set STAGE_RESPONSE_SCHEMA_FILE")
 	}
 	names := propertiesOf([]byte(response.Source()))
 	if len(names) == 0 {
-		return nil, errors.New("--flatten: the response schema names no properties: set STAGE_RESPONSE_SCHEMA_FILE to the schema of an object with properties")
+		return nil, errors.New("--flatten: the response schema names no properties: " +
+			"set STAGE_RESPONSE_SCHEMA_FILE to the schema of an object with properties")
 	}
 	return names, nil
 }
@@ -87,7 +96,8 @@ func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool)
 // their order.
 func propertiesOf(root []byte) (names []string) {
 	properties := findIn(root, "properties")
-	if ref := findIn(root, "$ref"); properties == nil && len(ref) > 0 && ref[0] == '"' { // as pydantic writes a recursive model
+	// A recursive model of pydantic refers to a definition, in place of properties.
+	if ref := findIn(root, "$ref"); properties == nil && len(ref) > 0 && ref[0] == '"' {
 		properties = findIn(definition(root, jsonbytes.Text(ref)), "properties")
 	}
 	if len(properties) == 0 || properties[0] != '{' {
@@ -101,8 +111,8 @@ func propertiesOf(root []byte) (names []string) {
 	return names
 }
 
-// definition returns the part of a schema that a reference such as #/$defs/Ticket leads
-// to; nil means that it leads elsewhere.
+// definition returns the part of a schema to which a reference such as #/$defs/Ticket
+// leads, or nil if it leads out of the schema.
 func definition(root []byte, ref string) []byte {
 	path, local := strings.CutPrefix(ref, "#/")
 	if !local {

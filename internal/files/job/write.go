@@ -14,11 +14,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// write writes the newest result of each row, in the order in which the first ones were
-// stored, and returns when the last is written. The result of a row that is published
-// again comes long after its place: meanwhile a file shows the failed result, and it is
-// written again at the end. Output that can't be taken back, such as standard output, is
-// written only when no such row is left.
+// write writes the newest result of each row, in the order in which the first results
+// were stored, and returns when the last is written.
+//
+// The result of a row that was published again comes long after its place in OUT.
+// Meanwhile a file shows the failed result; at the end it is written again, with the new
+// ones. Output that can't be taken back, such as standard output, is written only when no
+// such result is awaited.
 func (p *Pipeline) write(ctx context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
@@ -35,7 +37,8 @@ func (p *Pipeline) write(ctx context.Context) error {
 			return err
 		}
 		if p.rewrite == nil {
-			p.Stage.Log.Warn("rows were answered again after their results were written: the same command writes the new ones", slog.Int("rows", stale))
+			p.Stage.Log.Warn("rows were answered again after their results were written: "+
+				"the same command writes the new ones", slog.Int("rows", stale))
 			return nil
 		}
 		if err := p.rewrite(); err != nil {
@@ -44,9 +47,11 @@ func (p *Pipeline) write(ctx context.Context) error {
 	}
 }
 
-// writeAll writes the results from the first on. stale is how many of them were replaced
-// after they were written.
-func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first bool) (stale int, err error) {
+// writeAll writes the results from the first on. first says that it is the first pass,
+// which counts the rows. stale is how many results were replaced after they were written.
+func (p *Pipeline) writeAll(
+	ctx context.Context, js jetstream.JetStream, first bool,
+) (stale int, err error) {
 	reader, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
 	if err != nil {
 		return 0, err
@@ -60,6 +65,7 @@ func (p *Pipeline) writeAll(ctx context.Context, js jetstream.JetStream, first b
 			return 0, err
 		}
 	}
+
 	flushed := time.Now()
 	for !p.complete() {
 		r, err := results.next(ctx, resultPoll)
@@ -96,22 +102,27 @@ func (p *Pipeline) complete() bool {
 	return p.full() && len(p.places.pending) == 0
 }
 
-// full reports whether each row has a result written.
+// full reports whether each row has a result written. The number of rows is unknown, and
+// the answer no, while rows are being loaded.
 func (p *Pipeline) full() bool {
 	rows := p.rows.Load()
 	return rows >= 0 && p.written >= rows || p.limit > 0 && p.written >= p.limit
 }
 
-// take writes the row of a result, if the result has a place of its own. stale says that
-// it takes the place of one that is written.
-func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result, first bool) (stale bool, err error) {
+// take writes the row of a result, if the result has a place of its own. A result that
+// replaces another one is written in the place of that one: in this pass if it was known
+// before its place came, otherwise in the next pass. Then stale is true.
+func (p *Pipeline) take(
+	ctx context.Context, out *bufio.Writer, r stored.Result, first bool,
+) (stale bool, err error) {
 	expected := len(p.places.pending)
 	place, newer, err := p.places.note(ctx, r)
 	switch {
 	case err != nil:
 		return false, err
 	case newer:
-		if len(p.places.pending) < expected { // it was not counted when the failed result was written
+		// The row was expected to be answered again, so its failed result was not counted.
+		if len(p.places.pending) < expected {
 			p.progress.count(r.Failed, nil)
 		}
 		return true, nil // each result comes after the one that it replaces
@@ -134,9 +145,12 @@ func (p *Pipeline) take(ctx context.Context, out *bufio.Writer, r stored.Result,
 	return false, nil
 }
 
-// writeResult writes one result and counts it. It returns the rows that failed for its
-// reason if it is the first of them.
-func (p *Pipeline) writeResult(ctx context.Context, out *bufio.Writer, r stored.Result) (first *failedRows, err error) {
+// writeResult writes one result and counts it. If it is the first that failed for its
+// reason, it returns the rows of that reason. The buffer is flushed before a result that
+// does not fit, so that each write to the file has whole results.
+func (p *Pipeline) writeResult(
+	ctx context.Context, out *bufio.Writer, r stored.Result,
+) (first *failedRows, err error) {
 	p.text.Reset()
 	err = p.Format(&p.text, r)
 	if err == nil && p.text.Len() > out.Available() { // each write to the file is of whole results
