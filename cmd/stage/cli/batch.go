@@ -27,35 +27,47 @@ import (
 // newBatchCommand makes stage batch, the client of batched requests. It needs a running
 // stage, which the settings name by its server and its name, and answers with the exit
 // codes of a job: 0 if at least one prompt was answered, 1 if none was, 2 for an invalid
-// request, and 3 where the account, the key or the address must be fixed first.
+// request, and 3 where the account, the key or the address must be fixed first. With
+// --detach it waits for no answer, and the commands get, cancel and ls continue from the
+// id that it prints.
 func newBatchCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "batch [FILE]",
-		Short:   "send one batched request to a running stage and print the reply, or leave it there (--detach)",
+		Use: "batch [FILE]",
+		Short: "send one batched request to a running stage and print the reply, " +
+			"or leave it there (--detach)",
 		GroupID: groupWork,
 		Args:    cobra.MaximumNArgs(1),
 	}
-	detach := cmd.Flags().Bool("detach", false, "leave the batch with the stage, print its id and do not wait: stage batch get fetches the answers")
-	keep := cmd.Flags().Duration("keep", 0, "with --detach, how long the answers are kept after the end (default 24h)")
-	timeout := cmd.Flags().Duration("timeout", 10*time.Minute, "how long to wait for the reply; 0: no limit")
+	detach := cmd.Flags().Bool("detach", false, "leave the batch with the stage, "+
+		"print its id and do not wait: stage batch get fetches the answers")
+	keep := cmd.Flags().Duration("keep", 0,
+		"with --detach, how long the answers are kept after the end (default 24h)")
+	timeout := cmd.Flags().Duration("timeout", 10*time.Minute,
+		"how long to wait for the reply; 0: no limit")
 	flags := newConfigFlags(cmd, env, []string{"Stage", "NATS", "Embedded server"}, nil)
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		switch {
 		case *timeout < 0:
 			return config.Invalid(errors.New("--timeout: must not be negative"))
 		case *detach:
 			return submitBatch(soft, env, cfg, append(args, "-")[0], *keep, *timeout)
 		case *keep != 0:
-			return config.Invalid(errors.New("--keep: it is about --detach: give that too, or remove it"))
+			return config.Invalid(errors.New("--keep: it is about --detach: " +
+				"give that too, or remove it"))
 		}
-		return sendBatch(soft, env, cfg, append(args, "-")[0], *timeout) // without a file standard input
-	})
+		// Without a file, the request is read from standard input.
+		return sendBatch(soft, env, cfg, append(args, "-")[0], *timeout)
+	}
+	cmd.RunE = flags.run(config.NeedNothing, run)
 	cmd.AddCommand(newBatchGetCommand(env), newBatchCancelCommand(env), newBatchListCommand(env))
 	return cmd
 }
 
-// sendBatch sends the request of a file and prints the reply.
-func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, timeout time.Duration) error {
+// sendBatch sends the request of a file and prints the reply. The request is checked here
+// as the stage would check it: an error needs no server then, and names the file.
+func sendBatch(
+	ctx context.Context, env *Env, cfg *config.Config, file string, timeout time.Duration,
+) error {
 	request, err := readBatchFile(ctx, env, file, func(text []byte) error {
 		_, err := batch.ReadRequest(text)
 		return err
@@ -66,13 +78,15 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	if err != nil {
 		return config.Invalid(err)
 	}
+
 	conn, err := connectRunning(ctx, cfg, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	if limit := int(conn.NC().MaxPayload()) - batch.Headroom; len(request) > limit {
-		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", len(request), limit))
+		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at "+
+			"most %d: send several batches", len(request), limit))
 	}
 	subject := config.BatchSubject(cfg.Name)
 	reply, err := batch.Request(ctx, conn.NC(), subject, request, timeout)
@@ -87,8 +101,11 @@ func sendBatch(ctx context.Context, env *Env, cfg *config.Config, file string, t
 	return batchVerdict(cfg, reply)
 }
 
-// readBatchFile reads a request and checks it before it is sent.
-func readBatchFile(ctx context.Context, env *Env, name string, check func([]byte) error) ([]byte, error) {
+// readBatchFile reads a request, or standard input if the name is "-", and checks it
+// before it is sent.
+func readBatchFile(
+	ctx context.Context, env *Env, name string, check func([]byte) error,
+) ([]byte, error) {
 	var text []byte
 	var err error
 	if name == "-" {
@@ -107,42 +124,56 @@ func readBatchFile(ctx context.Context, env *Env, name string, check func([]byte
 }
 
 // connectRunning connects to the server of the configuration or, without one, to the
-// embedded server of a running stage.
-func connectRunning(ctx context.Context, cfg *config.Config, log *slog.Logger) (*natsconn.Conn, error) {
+// embedded server of a running stage. Unlike commands on streams it never opens a store
+// itself: nobody would answer there.
+func connectRunning(
+	ctx context.Context, cfg *config.Config, log *slog.Logger,
+) (*natsconn.Conn, error) {
 	if len(cfg.NATS.URL) == 0 {
 		_, running, err := natsd.Discover(cfg.Data.Dir)
 		if err != nil {
 			return nil, err
 		}
 		if !running {
-			return nil, fmt.Errorf("no stage runs with an embedded server on %s: start one with stage run, name its store with --data-dir, or a server with --nats-url", cfg.Data.Dir)
+			return nil, fmt.Errorf("no stage runs with an embedded server on %s: "+
+				"start one with stage run, name its store with --data-dir, "+
+				"or a server with --nats-url", cfg.Data.Dir)
 		}
 	}
 	return natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, log)
 }
 
-// batchNotAnswered explains why there is no reply. Where nobody takes the request it asks
-// whether the stage runs at all.
+// batchNotAnswered explains why there is no reply. If nobody takes the request, it asks
+// whether the stage runs at all: a stage may run with STAGE_BATCH=false, or without the
+// permission to subscribe, and that needs another remedy than a stage that is down.
 func batchNotAnswered(
-	ctx context.Context, nc *nats.Conn, cfg *config.Config, subject string, timeout time.Duration, err error,
+	ctx context.Context, nc *nats.Conn, cfg *config.Config, subject string, timeout time.Duration,
+	err error,
 ) error {
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		if running := replicas.Merge(replicas.Ask(ctx, nc, cfg.Name, nil), replicas.NewMemory(), time.Now()); len(running.Replicas) > 0 {
-			return fmt.Errorf("stage %s runs, but takes no batched requests: start it with STAGE_BATCH=true; if it is, its NATS user may not subscribe to %s (stage setup --print-permissions)", cfg.Name, subject)
+		if running := replicas.Merge(replicas.Ask(ctx, nc, cfg.Name, nil), replicas.NewMemory(),
+			time.Now()); len(running.Replicas) > 0 {
+			return fmt.Errorf("stage %s runs, but takes no batched requests: "+
+				"start it with STAGE_BATCH=true; if it is, its NATS user may not subscribe to %s "+
+				"(stage setup --print-permissions)", cfg.Name, subject)
 		}
-		return fmt.Errorf("no stage named %s answers on %s: is stage run running on this server, and is STAGE_NAME right", cfg.Name, subject)
+		return fmt.Errorf("no stage named %s answers on %s: is stage run running on this server, "+
+			"and is STAGE_NAME right", cfg.Name, subject)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, batch.ErrSlow):
-		return fmt.Errorf("stage %s has the request, but sent no reply within %v: send fewer prompts at a time, or raise --timeout; the stage finishes the batch anyway", cfg.Name, timeout)
+		return fmt.Errorf("stage %s has the request, but sent no reply within %v: "+
+			"send fewer prompts at a time, or raise --timeout; "+
+			"the stage finishes the batch anyway", cfg.Name, timeout)
 	default:
 		return fmt.Errorf("request on %s: %w", subject, err)
 	}
 }
 
-// batchVerdict returns the error that the command ends with; nil when a prompt was
-// answered.
+// batchVerdict returns the error that the command ends with, or nil if a prompt was
+// answered. A reply without results is not from a stage. It is an acknowledgement, for
+// example: if a stream captures the subject, the server answers in the stage's place.
 func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 	code := reply.Header.Get(micro.ErrorCodeHeader)
 	if code == "" {
@@ -150,14 +181,16 @@ func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 			Results []json.RawMessage `json:"results"`
 		}
 		if err := json.Unmarshal(reply.Data, &answer); err != nil || answer.Results == nil {
-			return fmt.Errorf("the reply does not come from a stage: does a stream of the server capture %s", config.BatchSubject(cfg.Name))
+			return fmt.Errorf("the reply does not come from a stage: "+
+				"does a stream of the server capture %s", config.BatchSubject(cfg.Name))
 		}
 		return nil
 	}
 	return batchRefusal(code, reply)
 }
 
-// batchRefusal is the error of a service error.
+// batchRefusal returns the error of a service error, with the type that gives the exit
+// code.
 func batchRefusal(code string, reply *nats.Msg) error {
 	err := fmt.Errorf("%s: %s", code, reply.Header.Get(micro.ErrorHeader))
 	var body batch.ErrorBody

@@ -21,21 +21,24 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// askTimeout is how long the commands on deferred batches wait for an answer that comes at
-// once, and getWait how long one get waits for the end of a batch: shorter than what
-// stages allow, so that a stage that stops or is killed costs little.
+// askTimeout is how long the commands on deferred batches wait for an answer that needs
+// no call. getWait is how long one request waits for the end of a batch. It is shorter
+// than stages allow, so that a stage that stops or is killed meanwhile costs little time.
 const (
 	askTimeout = 30 * time.Second
 	getWait    = 10 * time.Second
 )
 
-// noDeferred explains that the id of a deferred batch is missing.
+// noDeferred is the error where the id of a deferred batch is missing.
 const noDeferred = "name a batch by its id: stage batch ls lists them"
 
 // submitBatch leaves the request of a file with a stage, and prints its id. The id is
-// chosen here: a command that got no answer names it, and a second one with the same id
-// submits no second batch.
-func submitBatch(ctx context.Context, env *Env, cfg *config.Config, file string, keep, timeout time.Duration) error {
+// chosen here, before the request is sent. So a command that got no answer can name the
+// batch that may be stored, and a second command with the same id submits no second
+// batch.
+func submitBatch(
+	ctx context.Context, env *Env, cfg *config.Config, file string, keep, timeout time.Duration,
+) error {
 	var id string
 	request, err := readBatchFile(ctx, env, file, func(text []byte) (err error) {
 		id, err = batch.CheckSubmission(text)
@@ -47,6 +50,7 @@ func submitBatch(ctx context.Context, env *Env, cfg *config.Config, file string,
 	if err != nil {
 		return config.Invalid(err)
 	}
+
 	members := make(map[string]json.RawMessage)
 	if err := json.Unmarshal(request, &members); err != nil {
 		return err
@@ -58,23 +62,32 @@ func submitBatch(ctx context.Context, env *Env, cfg *config.Config, file string,
 	if keep != 0 {
 		set("keep", keep.String())
 	}
+
 	conn, err := connectRunning(ctx, cfg, logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	var reply batch.SubmitReply
-	if err := askBatches(ctx, conn, cfg, batch.RequestSubmit, members, timeout, &reply); err != nil {
+	if err := askBatches(ctx, conn, cfg, batch.RequestSubmit, members, timeout,
+		&reply); err != nil {
 		if _, answered := errors.AsType[*refusedError](err); !answered && !config.IsInvalid(err) {
-			err = fmt.Errorf("%w; the batch may be stored: stage batch get %s says so, and the same request with \"id\": %q is no second batch", err, id, id)
+			err = fmt.Errorf("%w; the batch may be stored: stage batch get %s says so, "+
+				"and the same request with \"id\": %q is no second batch", err, id, id)
 		}
 		return err
 	}
 	return printReply(env, reply)
 }
 
-// askBatches sends a request about deferred batches, and reads the reply into reply.
-func askBatches(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, request string, body any, timeout time.Duration, reply any) error {
+// askBatches sends a request about deferred batches, and decodes the answer into reply.
+// The errors tell three cases apart, since a caller may try again in one of them: a stage
+// has refused ([refusedError]), no stage has replied ([awayError]), or the request could
+// not be sent.
+func askBatches(
+	ctx context.Context, conn *natsconn.Conn, cfg *config.Config, request string, body any,
+	timeout time.Duration, reply any,
+) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false) // or a request that fits would not
@@ -82,13 +95,15 @@ func askBatches(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, re
 		return err
 	}
 	if limit := int(conn.NC().MaxPayload()) - batch.Headroom; text.Len() > limit {
-		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", text.Len(), limit))
+		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at "+
+			"most %d: send several batches", text.Len(), limit))
 	}
 	subject := config.DeferredSubject(cfg.Name, request)
 	m, err := batch.Request(ctx, conn.NC(), subject, text.Bytes(), timeout)
 	switch {
 	case errors.Is(err, batch.ErrSlow):
-		return &awayError{fmt.Errorf("stage %s has the request, but sent no reply within %v: it may have been killed, so try again", cfg.Name, timeout), true}
+		return &awayError{fmt.Errorf("stage %s has the request, but sent no reply within %v: "+
+			"it may have been killed, so try again", cfg.Name, timeout), true}
 	case errors.Is(err, nats.ErrNoResponders):
 		return &awayError{batchNotAnswered(ctx, conn.NC(), cfg, subject, timeout, err), false}
 	case err != nil:
@@ -98,12 +113,14 @@ func askBatches(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, re
 		return &refusedError{code, batchRefusal(code, m)}
 	}
 	if err := json.Unmarshal(m.Data, reply); err != nil {
-		return fmt.Errorf("the reply does not come from a stage: does a stream of the server capture %s", subject)
+		return fmt.Errorf("the reply does not come from a stage: "+
+			"does a stream of the server capture %s", subject)
 	}
 	return nil
 }
 
-// refusedError is a service error about deferred batches.
+// refusedError is a stage's answer that it does not do what was asked. code is one of the
+// codes of package batch.
 type refusedError struct {
 	code string
 	err  error
@@ -112,7 +129,8 @@ type refusedError struct {
 func (e *refusedError) Error() string { return e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// awayError says that no stage has replied; taken, that one had the request.
+// awayError means that no stage has replied. taken says that a stage had the request
+// before: it was probably killed, and another one may answer.
 type awayError struct {
 	err   error
 	taken bool
@@ -138,7 +156,7 @@ func newBatchGetCommand(env *Env) *cobra.Command {
 	}
 	wait := cmd.Flags().Duration("wait", 0, "how long to wait for the end of the batch")
 	flags := newConfigFlags(cmd, env, []string{"Stage", "NATS", "Embedded server"}, nil)
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		if *wait < 0 {
 			return config.Invalid(errors.New("--wait: must not be negative"))
 		}
@@ -156,24 +174,32 @@ func newBatchGetCommand(env *Env) *cobra.Command {
 		}
 		switch {
 		case !reply.State.Over() && *wait > 0:
-			return fmt.Errorf("batch %s is %s, %d of %d prompts have their result", reply.ID, reply.State, reply.Done, reply.Total)
+			return fmt.Errorf("batch %s is %s, %d of %d prompts have their result", reply.ID,
+				reply.State, reply.Done, reply.Total)
 		case reply.State.Over() && len(reply.Successes()) == 0:
 			return fmt.Errorf("no prompt of batch %s was answered", reply.ID)
 		}
 		return nil
-	})
+	}
+	cmd.RunE = flags.run(config.NeedNothing, run)
 	return cmd
 }
 
-// getBatch gets a batch, and waits for its end for so long, also while the stage that it has
-// met is replaced. Answers that do not fit into a message together are fetched in several.
-func getBatch(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id string, wait time.Duration) (*batch.Deferred, error) {
+// getBatch gets a batch. It waits for the end of the batch for so long, in requests of
+// getWait each. A stage that was met once may be replaced meanwhile, so later requests
+// are repeated while nobody answers; if none is ever met, the first failure ends it.
+// Answers that do not fit into one message are fetched in parts.
+func getBatch(
+	ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id string, wait time.Duration,
+) (*batch.Deferred, error) {
 	until := time.Now().Add(wait)
 	for met := false; ; {
 		left := max(0, min(time.Until(until), getWait)).Round(time.Millisecond)
 		var reply batch.Deferred
-		err := askBatches(ctx, conn, cfg, batch.RequestGet, map[string]any{"id": id, "wait": left.String()}, left+askTimeout, &reply)
-		if refused, is := errors.AsType[*refusedError](err); is && refused.code == batch.CodeReplyTooLarge {
+		err := askBatches(ctx, conn, cfg, batch.RequestGet,
+			map[string]any{"id": id, "wait": left.String()}, left+askTimeout, &reply)
+		if refused, is := errors.AsType[*refusedError](err); is &&
+			refused.code == batch.CodeReplyTooLarge {
 			return getParts(ctx, conn, cfg, id)
 		}
 		away, isAway := errors.AsType[*awayError](err)
@@ -187,12 +213,16 @@ func getBatch(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id s
 	}
 }
 
-// getParts gets a batch that is over in several replies.
-func getParts(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id string) (*batch.Deferred, error) {
+// getParts gets the answers of a batch that is over in several replies. Each names the
+// first result of the next part, and the last one names 0.
+func getParts(
+	ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id string,
+) (*batch.Deferred, error) {
 	var all *batch.Deferred
 	for from := 0; ; {
 		var reply batch.Deferred
-		if err := askBatches(ctx, conn, cfg, batch.RequestGet, map[string]any{"id": id, "from": from}, askTimeout, &reply); err != nil {
+		if err := askBatches(ctx, conn, cfg, batch.RequestGet,
+			map[string]any{"id": id, "from": from}, askTimeout, &reply); err != nil {
 			return nil, err
 		}
 		if reply.BatchReply == nil {
@@ -210,7 +240,8 @@ func getParts(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id s
 	}
 }
 
-// newBatchCancelCommand makes stage batch cancel.
+// newBatchCancelCommand makes stage batch cancel. An id that is unknown does not keep the
+// others from being cancelled.
 func newBatchCancelCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel ID...",
@@ -218,7 +249,7 @@ func newBatchCancelCommand(env *Env) *cobra.Command {
 		Args:  required(noDeferred, cobra.ArbitraryArgs),
 	}
 	flags := newConfigFlags(cmd, env, []string{"Stage", "NATS", "Embedded server"}, nil)
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		conn, err := connectRunning(soft, cfg, logging.NewConfigured(cfg, env.Stderr))
 		if err != nil {
 			return err
@@ -227,14 +258,17 @@ func newBatchCancelCommand(env *Env) *cobra.Command {
 		var errs []error
 		for _, id := range args {
 			var reply batch.Deferred
-			if err := askBatches(soft, conn, cfg, batch.RequestCancel, map[string]string{"id": id}, askTimeout, &reply); err != nil {
+			if err := askBatches(soft, conn, cfg, batch.RequestCancel, map[string]string{"id": id},
+				askTimeout, &reply); err != nil {
 				errs = append(errs, err)
 				continue
 			}
-			terminal.PrintLine(env.Stdout, "%s: %s, %d of %d prompts have their result", id, reply.State, reply.Done, reply.Total)
+			terminal.PrintLine(env.Stdout, "%s: %s, %d of %d prompts have their result", id,
+				reply.State, reply.Done, reply.Total)
 		}
 		return errors.Join(errs...)
-	})
+	}
+	cmd.RunE = flags.run(config.NeedNothing, run)
 	return cmd
 }
 
@@ -250,9 +284,13 @@ func newBatchListCommand(env *Env) *cobra.Command {
 	output := addOutputFlag(cmd, "table, or json")
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_BATCH_STREAM")
-	cmd.RunE = flags.runOnStore(func(*config.Config) error { return checkOutput(*output) }, func(ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, cfg *config.Config) error {
+	check := func(*config.Config) error { return checkOutput(*output) }
+	run := func(
+		ctx context.Context, conn *natsconn.Conn, _ jetstream.JetStream, cfg *config.Config,
+	) error {
 		list, err := batch.List(ctx, conn.NC(), cfg.Batch.Stream, cfg.Name)
-		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) { // without a stream there is none
+		// Without the stream there is no batch.
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
 		}
 		switch {
@@ -263,7 +301,8 @@ func newBatchListCommand(env *Env) *cobra.Command {
 			return nil
 		}
 		return writeDeferred(env.Stdout, list)
-	})
+	}
+	cmd.RunE = flags.runOnStore(check, run)
 	return cmd
 }
 
@@ -278,7 +317,8 @@ func writeDeferred(w io.Writer, list []batch.Listed) error {
 			kept = time.Until(*b.Expires).Round(time.Second).String()
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%s\t%s\t%s\n", b.ID, b.State, b.Done, b.Total, //nolint:errcheck // as above
-			time.Since(b.Submitted).Round(time.Second), kept, terminal.OneLine(terminal.OrDash(b.Problem)))
+			time.Since(b.Submitted).Round(time.Second), kept,
+			terminal.OneLine(terminal.OrDash(b.Problem)))
 	}
 	return table.Flush()
 }

@@ -3,7 +3,7 @@
 // imported so that tests run the program that ships, with an [Env] of their own in place
 // of the process:
 //
-//	env := &cli.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out, Stderr: &errs}
+//	env := &cli.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out}
 //	code := cli.Main(ctx, env)
 //
 // A command is a function that takes the Env and returns a *cobra.Command; [commands]
@@ -14,9 +14,10 @@
 //	func newRunCommand(env *Env) *cobra.Command {
 //		cmd := &cobra.Command{Use: "run", Short: "…", GroupID: groupWork, Args: cobra.NoArgs}
 //		flags := newConfigFlags(cmd, env, nil, nil)
-//		cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
-//			return run(soft, hard, cfg)
-//		})
+//		run := func(soft, hard context.Context, cfg *config.Config, _ []string) error {
+//			return stage.Run(soft, hard, cfg, deps)
+//		}
+//		cmd.RunE = flags.run(config.NeedCalls, run)
 //		return cmd
 //	}
 package cli
@@ -88,7 +89,7 @@ var makers = []maker{
 
 // commands returns the commands that the arguments may need: only the one that they name
 // first or, if they name none, all of them, for the help and for completion. Most
-// commands have about 200 flags, and to make all of them takes longer than most commands
+// commands have about 200 flags, so making all commands takes longer than most of them
 // run.
 func commands(env *Env) (all []*cobra.Command) {
 	named := func(m maker) bool { return len(env.Args) > 0 && env.Args[0] == m.name }
@@ -98,7 +99,7 @@ func commands(env *Env) (all []*cobra.Command) {
 			continue
 		}
 		cmd := m.make(env)
-		cmd.Annotations = map[string]string{commandRank: fmt.Sprintf("%03d", i)} // no other is used
+		cmd.Annotations = map[string]string{commandRank: fmt.Sprintf("%03d", i)}
 		all = append(all, cmd)
 	}
 	return all
@@ -106,7 +107,7 @@ func commands(env *Env) (all []*cobra.Command) {
 
 // Exit codes of the program.
 const (
-	exitDone        = 0   // done; rows that failed are results, not a failure of the command, unless --fail-on-error is given
+	exitDone        = 0   // done; rows that failed are results, without --fail-on-error
 	exitFailed      = 1   // failed while running
 	exitUsage       = 2   // bad usage or configuration
 	exitFatal       = 3   // ended by a fatal provider error
@@ -137,6 +138,8 @@ func Main(ctx context.Context, env *Env) int {
 }
 
 // exitCode returns the code that the program ends with when a command has returned err.
+// An error that joins several counts as the first of these kinds. For example, a job that
+// was interrupted and also has a problem of its settings ends with 2.
 func exitCode(err error) int {
 	if err == nil {
 		return exitDone
@@ -168,8 +171,8 @@ func redactStandardLog(w io.Writer, secrets *config.Secrets) (undo func()) {
 	return func() { log.SetOutput(before) }
 }
 
-// printError prints the error after the program's name, further lines indented. It may
-// quote foreign text.
+// printError prints the error after the program's name, with further lines indented. It
+// escapes control characters, since the error may quote foreign text.
 func printError(w io.Writer, err error) {
 	lines := strings.Split(strings.TrimRight(terminal.Lines(err.Error()), "\n"), "\n")
 	for i, line := range lines {
@@ -181,7 +184,7 @@ func printError(w io.Writer, err error) {
 }
 
 // newRootCommand builds the tree of commands. It sets running when a command has begun:
-// later errors are not of usage.
+// an error before that is one of usage, and has the hint to --help; a later one has not.
 func newRootCommand(env *Env, running *bool) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "stage",
@@ -210,14 +213,17 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 	root.AddCommand(commands(env)...)
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCommand(env))
-	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { writeHelp(cmd, terminal.Width(env.Stdout)) })
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		writeHelp(cmd, terminal.Width(env.Stdout))
+	})
 	root.SetHelpCommandGroupID(groupSetup)
 	root.SetCompletionCommandGroupID(groupSetup)
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		if cmd.Name() == "completion" {
 			cmd.Short = "print a shell completion script for commands, flags and their values"
-			cmd.Example = "  source <(stage completion bash)\n  stage completion zsh >\"${fpath[1]}/_stage\""
+			cmd.Example = "  source <(stage completion bash)\n  stage completion zsh " +
+				">\"${fpath[1]}/_stage\""
 		}
 	}
 	addTexts(root)
@@ -238,11 +244,11 @@ func markRunning(root *cobra.Command, running *bool) {
 	}
 }
 
-// noInput explains that the file with the rows is missing.
+// noInput is the error where the file with the rows is missing.
 const noInput = "name the file with the rows, or - for standard input"
 
-// required checks the arguments of a command that needs at least one. missing says what
-// it is.
+// required checks the arguments of a command that needs at least one. missing is the
+// error without one: it names what is needed, where cobra's only counts the arguments.
 func required(missing string, check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {

@@ -25,10 +25,13 @@ func newConfigCommand(env *Env) *cobra.Command {
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
 	}
-	check := cmd.Flags().Bool("check", false, "check that run and process can start; exit with 0 or 2")
+	check := cmd.Flags().Bool("check", false,
+		"check that run and process can start; exit with 0 or 2")
 	markdown := cmd.Flags().Bool("markdown", false, "print the table of docs/settings.md")
-	schema := cmd.Flags().Bool("schema", false, "print a JSON Schema of all variables, for charts and editors")
-	asJSON := cmd.Flags().Bool("json", false, "print the variables that have a value as a JSON object")
+	schema := cmd.Flags().Bool("schema", false,
+		"print a JSON Schema of all variables, for charts and editors")
+	asJSON := cmd.Flags().Bool("json", false,
+		"print the variables that have a value as a JSON object")
 	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema", "json")
 	flags := newConfigFlags(cmd, env, nil, nil)
 	stages := flags.addStages()
@@ -72,10 +75,11 @@ func newConfigCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// noteContext prints which parts of the NATS context in use the stage ignores.
+// noteContext prints which settings of the NATS context in use the stage ignores.
 func noteContext(env *Env, cfg *config.Config) {
 	if n := cfg.NATSContext(); n != nil && len(n.Ignored) > 0 {
-		terminal.PrintLine(env.Stderr, "note: context %s: not supported and ignored: %s", n.Name, strings.Join(n.Ignored, ", "))
+		terminal.PrintLine(env.Stderr, "note: context %s: not supported and ignored: %s", n.Name,
+			strings.Join(n.Ignored, ", "))
 	}
 }
 
@@ -103,13 +107,16 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages strin
 		}
 		budgets[string(cfg.Budget.Name)]++
 		for _, identity := range identities {
-			notes = append(notes, fmt.Sprintf("%scalls are authorised by a cloud's identity: %s", of, identity))
+			notes = append(notes,
+				fmt.Sprintf("%scalls are authorised by a cloud's identity: %s", of, identity))
 		}
 		for _, f := range cfg.Deprecated() {
-			notes = append(notes, fmt.Sprintf("%s%s is deprecated, and a later release refuses it: %s", of, f.Variable, f.Deprecated))
+			notes = append(notes, fmt.Sprintf("%s%s is deprecated, and a later release refuses "+
+				"it: %s", of, f.Variable, f.Deprecated))
 		}
 		for _, note := range p.SchemaNotes(cfg) {
-			notes = append(notes, fmt.Sprintf("%sSTAGE_RESPONSE_SCHEMA_FILE: %s: %s", of, note.Provider, note.Text))
+			notes = append(notes,
+				fmt.Sprintf("%sSTAGE_RESPONSE_SCHEMA_FILE: %s: %s", of, note.Provider, note.Text))
 		}
 		for _, note := range p.KeepNotes() {
 			notes = append(notes, fmt.Sprintf("%sSTAGE_LLM_EXTRA_BODY: %s", of, note))

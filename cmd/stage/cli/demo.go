@@ -34,24 +34,28 @@ var demoLLM = llmtest.Config{
 
 // demoDefaults are the settings of the demo; flags and variables change them.
 var demoDefaults = map[string]string{
-	"STAGE_POOL_SIZE": "32", "STAGE_LLM_PROVIDER": "mock", "STAGE_DATA_SYNC": "1s", "STAGE_LOG_LEVEL": "warn",
-	"STAGE_TEMPLATE": "Is this review of {{ row.product }} positive, negative or mixed?\n\n{{ row.text }}",
+	"STAGE_POOL_SIZE": "32", "STAGE_LLM_PROVIDER": "mock", "STAGE_DATA_SYNC": "1s",
+	"STAGE_LOG_LEVEL": "warn",
+	"STAGE_TEMPLATE": "Is this review of {{ row.product }} positive, " +
+		"negative or mixed?\n\n{{ row.text }}",
 }
 
-// chaosRowsMin is how many rows the demo with --chaos has at least: an outage is known by
-// several rows.
+// chaosRowsMin is how many rows the demo with --chaos has at least. An outage is
+// recognised by the failures of several rows, and a kill must find rows that are not
+// done.
 const chaosRowsMin = 60
 
-// demoFixed are the flags of what demo has of its own.
+// demoFixed are the flags that demo refuses, since it has its own store and LLM.
 var demoFixed = []string{
 	"data-dir", "fallbacks", "fallback-after", "llm-provider", "llm-base-url", "llm-api-key-file",
-	"llm-model", "llm-azure-api-version", "llm-ca-file", "llm-extra-body", "llm-extra-body-file", "llm-extra-headers-file",
+	"llm-model", "llm-azure-api-version", "llm-ca-file", "llm-extra-body", "llm-extra-body-file",
+	"llm-extra-headers-file",
 }
 
 // newDemoCommand makes stage demo: the whole stage in one process, with a server and an
-// LLM of its own, or with --chaos in several, through an outage and a kill. What a user
-// has set for other commands, such as a key or a server, is refused or replaced, so that
-// the demo neither costs anything nor writes into foreign streams.
+// LLM of its own, or with --chaos in several, through an outage and a kill. A key or a
+// server that the user has set for other commands is replaced, or refused as a flag, so
+// that the demo neither costs anything nor writes into foreign streams.
 func newDemoCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo",
@@ -61,13 +65,15 @@ func newDemoCommand(env *Env) *cobra.Command {
 	}
 	rows := cmd.Flags().Int("rows", 720, "number of rows")
 	hold := cmd.Flags().Bool("hold", false, "keep the dashboard when all is done, until Ctrl-C")
-	chaos := cmd.Flags().Bool("chaos", false, "show an outage of the LLM, a kill -9 and a take-over, and prove that no row is lost")
+	chaos := cmd.Flags().Bool("chaos", false,
+		"show an outage of the LLM, a kill -9 and a take-over, and prove that no row is lost")
 	compared := addCompareFlags(cmd)
 	cmd.AddCommand(newReplicaCommand(env))
 	flags := newConfigFlags(cmd, env, nil, demoDefaults)
 	flags.refuseConnection("demo runs its own server: remove it")
-	flags.refuse("demo has its own store and LLM: remove it", append(flagsOf("Providers of fallbacks"), demoFixed...)...)
-	cmd.RunE = flags.run(config.NeedCalls, func(soft, hard context.Context, cfg *config.Config, _ []string) error {
+	flags.refuse("demo has its own store and LLM: remove it",
+		append(flagsOf("Providers of fallbacks"), demoFixed...)...)
+	run := func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
 		}
@@ -77,15 +83,18 @@ func newDemoCommand(env *Env) *cobra.Command {
 			return compared.run(soft, env, cfg)
 		}
 		if *chaos && *rows < chaosRowsMin {
-			return config.Invalid(fmt.Errorf("--rows %d with --chaos: give at least %d, so that there is work left at each fault", *rows, chaosRowsMin))
+			return config.Invalid(fmt.Errorf("--rows %d with --chaos: give at least %d, "+
+				"so that there is work left at each fault", *rows, chaosRowsMin))
 		}
 		if *chaos {
 			return demoChaos(soft, env, cfg, *rows, *hold)
 		}
 		return demo(soft, hard, env, cfg, *rows, *hold)
-	})
+	}
+	cmd.RunE = flags.run(config.NeedCalls, run)
 	if env.HangupEnds {
-		flags.ends = []os.Signal{syscall.SIGHUP} // else the store would stay
+		// If the terminal closes, the demo still removes its store.
+		flags.ends = []os.Signal{syscall.SIGHUP}
 	}
 	return cmd
 }
@@ -100,7 +109,8 @@ type compareFlags struct {
 // addCompareFlags adds the flags of the comparison to demo.
 func addCompareFlags(cmd *cobra.Command) *compareFlags {
 	f := &compareFlags{}
-	cmd.Flags().BoolVar(&f.asked, "compare", false, "compare one call at a time, the throttles classic and adaptive, and the known optimum, side by side")
+	cmd.Flags().BoolVar(&f.asked, "compare", false, "compare one call at a time, "+
+		"the throttles classic and adaptive, and the known optimum, side by side")
 	cmd.Flags().DurationVar(&f.time, "for", time.Minute, "how long --compare takes, 5s to 150s")
 	cmd.Flags().StringVar(&f.svg, "svg", "", "file for a picture of what --compare has found")
 	for _, other := range []string{"chaos", "hold", "rows"} {
@@ -109,7 +119,7 @@ func addCompareFlags(cmd *cobra.Command) *compareFlags {
 	return f
 }
 
-// run compares, and prints and draws what it has found.
+// run compares, and prints a table of the throttles and, with --svg, a picture.
 func (f *compareFlags) run(ctx context.Context, env *Env, cfg *config.Config) error {
 	switch {
 	case !f.asked:
@@ -117,9 +127,11 @@ func (f *compareFlags) run(ctx context.Context, env *Env, cfg *config.Config) er
 	case f.time < 5*time.Second || f.time > 150*time.Second:
 		return config.Invalid(fmt.Errorf("--for %v: give 5s to 150s", f.time))
 	}
-	terminal.PrintLine(env.Stdout, "llm-stage compares for %v: calls of about a second at LLMs that admit 20/s for 15 s, then 5/s for 8 s, in turns; pools of %d", f.time, cfg.Pool.Size)
+	terminal.PrintLine(env.Stdout, "llm-stage compares for %v: calls of about a second at LLMs "+
+		"that admit 20/s for 15 s, then 5/s for 8 s, in turns; pools of %d", f.time, cfg.Pool.Size)
 	report, err := compare.Run(ctx, compare.Config{
-		LLM: demoLLM, Slots: cfg.Pool.Size, For: f.time, Out: env.Stdout, Screen: terminal.Is(env.Stdout),
+		LLM: demoLLM, Slots: cfg.Pool.Size, For: f.time, Out: env.Stdout,
+		Screen: terminal.Is(env.Stdout),
 	})
 	if err != nil {
 		return err
@@ -131,8 +143,9 @@ func (f *compareFlags) run(ctx context.Context, env *Env, cfg *config.Config) er
 	return os.WriteFile(f.svg, []byte(report.SVG()), 0o644) //nolint:gosec // a picture for everyone
 }
 
-// demo is process with everything built in, and a summary of the audit at the end. hold
-// keeps the dashboard until soft ends.
+// demo is the command process with everything built in, and a summary of the audit at the
+// end. hold keeps the dashboard until soft ends. The store is a temporary directory,
+// which is removed in any case.
 func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
 	if err != nil {
@@ -141,16 +154,21 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, ho
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
-	site, err := job.OpenSite(soft, cfg, dir, job.SiteOptions{Mock: demoLLM.Start, Console: env.Stderr, Logger: log})
+	site, err := job.OpenSite(soft, cfg, dir,
+		job.SiteOptions{Mock: demoLLM.Start, Console: env.Stderr, Logger: log})
 	if err != nil {
 		return err
 	}
 	defer site.Close()
 	s := site.Stage
-	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
+	terminal.PrintLine(env.Stdout, "llm-stage demo: %d rows, pool of %d, throttle %s; "+
+		"the LLM admits 20 calls/s, then 5/s, in turns", rows, cfg.Pool.Size, cfg.Pool.Throttle)
 	page := site.HTTP.Start(hard, s.Log, s)
 	terminal.PrintLine(env.Stdout, "dashboard: %s", page)
-	p := &job.Pipeline{Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: &demoRows{rows: rows}, Total: int64(rows), Format: writeDemoLine}
+	p := &job.Pipeline{
+		Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: &demoRows{rows: rows},
+		Total: int64(rows), Format: writeDemoLine,
+	}
 	if err := p.Run(soft, hard); err != nil {
 		return err
 	}
@@ -163,20 +181,22 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, ho
 	return nil
 }
 
-// demoHeld is what --hold prints.
+// demoHeld is the line that --hold prints at the end.
 const demoHeld = "\nthe dashboard stays at %s until Ctrl-C"
 
-// demoChaos is the demo that runs the stage in processes of its own, which are this
-// program again.
+// demoChaos runs the demo in several processes, which are this program again: one of them
+// can be killed like a real replica.
 func demoChaos(ctx context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
 	if env.Executable == "" {
-		return errors.New("--chaos starts this program again, and where it is is unknown: start it by its path")
+		return errors.New("--chaos starts this program again, and where it is is unknown: " +
+			"start it by its path")
 	}
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
 	return show.Run(ctx, show.Config{
 		Stage: cfg, Program: []string{env.Executable, "demo", replicaCommand}, Environ: env.Environ,
-		Source: &demoRows{rows: rows}, Rows: rows, Hold: hold, Out: env.Stdout, Err: env.Stderr, Logger: log,
+		Source: &demoRows{rows: rows}, Rows: rows, Hold: hold, Out: env.Stdout, Err: env.Stderr,
+		Logger: log,
 	})
 }
 
@@ -185,8 +205,10 @@ func demoChaos(ctx context.Context, env *Env, cfg *config.Config, rows int, hold
 // machine.
 func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	return config.LLMConfig{
-		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes, Temperature: c.Temperature, MaxTokens: c.MaxTokens,
-		AcceptTruncated: c.AcceptTruncated, RPM: c.RPM, TPM: c.TPM, MaxConcurrency: c.MaxConcurrency,
+		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes,
+		Temperature: c.Temperature, MaxTokens: c.MaxTokens,
+		AcceptTruncated: c.AcceptTruncated, RPM: c.RPM, TPM: c.TPM,
+		MaxConcurrency: c.MaxConcurrency,
 	}
 }
 
@@ -201,7 +223,8 @@ func writeDemoLine(w io.Writer, r stored.Result) error {
 	if err := json.Unmarshal(r.Body, &row); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%5d  %-12s %-44.44s  %.60s\n", r.Seq, row.Product, row.Text, row.Reply)
+	_, err := fmt.Fprintf(w, "%5d  %-12s %-44.44s  %.60s\n", r.Seq, row.Product, row.Text,
+		row.Reply)
 	return err
 }
 
@@ -214,32 +237,44 @@ func (d *demoRows) Skip(loaded int64) error {
 	return nil
 }
 
-// Read returns the next row; [io.EOF]: there are no more.
+// Read returns the next row. It returns [io.EOF] when there are no more.
 func (d *demoRows) Read() (*nats.Msg, error) {
 	if d.next >= d.rows {
 		return nil, io.EOF
 	}
-	products := []string{"kettle", "headphones", "backpack", "desk lamp", "keyboard", "rain jacket", "notebook", "water bottle"}
-	openings := []string{"Arrived early and well packed.", "Took two weeks to arrive.", "A gift for my sister.", "My second one.", "Bought it on a whim."}
-	verdicts := []string{"Works as described.", "Broke on the third day.", "Better than the old one.", "The colour is off, the rest is fine.", "Not worth the price.", "I use it every day.", "Returned it."}
+	products := []string{
+		"kettle", "headphones", "backpack", "desk lamp", "keyboard", "rain jacket",
+		"notebook", "water bottle",
+	}
+	openings := []string{
+		"Arrived early and well packed.", "Took two weeks to arrive.",
+		"A gift for my sister.", "My second one.", "Bought it on a whim.",
+	}
+	verdicts := []string{
+		"Works as described.", "Broke on the third day.",
+		"Better than the old one.", "The colour is off, the rest is fine.", "Not worth the price.",
+		"I use it every day.", "Returned it.",
+	}
 	i := d.next
 	d.next++
 	body, err := json.Marshal(struct {
 		ID      int    `json:"id"`
 		Product string `json:"product"`
 		Text    string `json:"text"`
-	}{i + 1, products[i%len(products)], openings[i%len(openings)] + " " + verdicts[i%len(verdicts)]})
+	}{i + 1, products[i%len(products)], openings[i%len(openings)] + " " +
+		verdicts[i%len(verdicts)]})
 	return &nats.Msg{Data: body}, err
 }
 
-// demoAudit prints a summary of the audit stream and of the run.
+// demoAudit prints the numbers of the audit stream beside those of the run, so that a
+// viewer sees that they agree.
 func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 	js, err := streams.JetStream(s.Conn.NC())
 	if err != nil {
 		return err
 	}
 	rows, runs, calls, byStatus := 0, 0, 0, make(map[auditlog.CallStatus]int)
-	err = stored.ReadAudit(ctx, js, s.Cfg, stored.ReadOptions{}, nil, func(_ []byte, e *auditlog.Event) error {
+	count := func(_ []byte, e *auditlog.Event) error {
 		switch {
 		case e == nil: // of another version
 		case e.Row != nil:
@@ -251,18 +286,24 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 			byStatus[e.Call.Status]++
 		}
 		return nil
-	})
-	if err != nil {
+	}
+	if err := stored.ReadAudit(ctx, js, s.Cfg, stored.ReadOptions{}, nil, count); err != nil {
 		return err
 	}
-	succeeded, rejected, sum := byStatus[auditlog.CallSuccess], byStatus[auditlog.CallCapacityRetry], s.Summary()
-	_, err = fmt.Fprintf(w, "\naudit: %d calls (%d succeeded, %d rejected for capacity and retried, %d failed), %d rows, %d run events\n"+
-		"rows: %d succeeded, %d failed; peak delay between calls %s; results %s\n",
-		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs, sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond), demoOrders[s.Cfg.Order.Mode])
+	sum := s.Summary()
+	succeeded, rejected := byStatus[auditlog.CallSuccess], byStatus[auditlog.CallCapacityRetry]
+	_, err = fmt.Fprintf(w, "\naudit: %d calls (%d succeeded, %d rejected for capacity and "+
+		"retried, %d failed), %d rows, %d run events\nrows: "+
+		"%d succeeded, %d failed; peak delay between calls %s; results %s\n",
+		calls, succeeded, rejected, calls-succeeded-rejected, rows, runs,
+		sum.RowsSucceeded, sum.RowsFailed, sum.PeakDelay.Round(time.Millisecond),
+		demoOrders[s.Cfg.Order.Mode])
 	return err
 }
 
-// demoOrders says how results are ordered, by STAGE_ORDER.
+// demoOrders describes the order of the results, by STAGE_ORDER.
 var demoOrders = map[streams.Order]string{
-	streams.OrderStream: "in the order of the rows", streams.OrderKey: "in the order of the rows of each key", streams.OrderNone: "in the order in which they were done",
+	streams.OrderStream: "in the order of the rows",
+	streams.OrderKey:    "in the order of the rows of each key",
+	streams.OrderNone:   "in the order in which they were done",
 }

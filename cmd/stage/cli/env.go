@@ -19,9 +19,9 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// Env is all that a command sees of its process: arguments, environment, streams and
-// signals. A test creates its own and runs commands without touching the process. It is
-// read-only.
+// Env is the process as a command sees it: arguments, environment, streams and signals. A
+// test creates its own, and runs commands without touching the test's process. It is
+// read-only once a command runs.
 type Env struct {
 	Args    []string          // arguments after the program's name
 	Environ map[string]string // environment variables
@@ -52,7 +52,9 @@ type Env struct {
 	// again.
 	HangupEnds bool
 
-	secrets *config.Secrets // of the configuration that was loaded, removed from the error that the command ends with
+	// secrets are those of the configuration that was loaded. Main sets it, and removes them
+	// from the error that the command ends with.
+	secrets *config.Secrets
 
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. If it
 	// is nil, there are no signals.
@@ -66,9 +68,10 @@ func OSEnv() *Env {
 		name, value, _ := strings.Cut(pair, "=")
 		environ[name] = value
 	}
-	executable, _ := os.Executable() // who needs it says that it is unknown
+	executable, _ := os.Executable() // the one command that needs it reports that it is unknown
 	return &Env{
-		Args: os.Args[1:], Executable: executable, Environ: environ, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Args: os.Args[1:], Executable: executable, Environ: environ, Stdin: os.Stdin,
+		Stdout: os.Stdout, Stderr: os.Stderr,
 		LimitMemory: func(bytes int64) {
 			if environ["GOMEMLIMIT"] == "" {
 				debug.SetMemoryLimit(bytes)
@@ -79,7 +82,8 @@ func OSEnv() *Env {
 		},
 		Exit:       os.Exit,
 		HangupEnds: endsOnHangup(),
-		Setenv:     func(name, value string) { _ = os.Setenv(name, value) }, // a name that was read is valid
+		// The name was read as that of a variable, so it is a valid one.
+		Setenv: func(name, value string) { _ = os.Setenv(name, value) },
 		Notify: func(c chan<- os.Signal, signals ...os.Signal) func() {
 			signal.Notify(c, signals...)
 			return func() { signal.Stop(c) }
@@ -87,8 +91,8 @@ func OSEnv() *Env {
 	}
 }
 
-// endsOnHangup reports whether this process has a controlling terminal and is meant to
-// end with it: nohup ignores SIGHUP for a process that is to outlive its terminal.
+// endsOnHangup reports whether this process has a controlling terminal and must end with
+// it. nohup makes a process ignore SIGHUP, so that it outlives its terminal.
 func endsOnHangup() bool {
 	if signal.Ignored(syscall.SIGHUP) {
 		return false
@@ -104,15 +108,21 @@ func endsOnHangup() bool {
 // timeout(1) and some shells signal the process and then its group.
 const signalEcho = 200 * time.Millisecond
 
-// Contexts returns the two contexts of a command that stops in two steps. The first
-// SIGINT or SIGTERM, or one of also, cancels soft: take no new work, finish what has
-// begun. The second cancels hard, from which soft descends: stop immediately. SIGHUP
-// never counts as the second, since shell and system both send it when a terminal closes.
-// The cause of both is a [*stopping.InterruptError]. If something that can't be cancelled
-// keeps the process from ending within 5 s of the second signal, Env.Exit ends it; a
-// third signal does so at once. Both contexts end with parent. The caller must call stop
-// when the command is done; it waits until the signals are released.
-func (e *Env) Contexts(parent context.Context, also ...os.Signal) (soft, hard context.Context, stop func()) {
+// Contexts returns the two contexts of a command that stops in two steps:
+//
+//	signal                                   soft       hard       process
+//	first SIGINT, SIGTERM or one of also     cancelled             finishes what has begun
+//	second one, 200 ms later or more         cancelled  cancelled  stops immediately
+//	4.5 s after the second, or a third one                         Env.Exit
+//
+// SIGHUP never counts as the second signal, since shell and system both send it when a
+// terminal closes. hard is the parent of soft, and the cause of both is a
+// [*stopping.InterruptError]. The last step is for code that can't be cancelled, such as
+// a write to a pipe that nobody reads. Both contexts end with parent. The caller must
+// call stop when the command is done; it waits until the signals are released.
+func (e *Env) Contexts(
+	parent context.Context, also ...os.Signal,
+) (soft, hard context.Context, stop func()) {
 	hard, cancelHard := context.WithCancelCause(parent)
 	soft, cancelSoft := context.WithCancelCause(hard)
 	signals, release := e.subscribe(append([]os.Signal{os.Interrupt, syscall.SIGTERM}, also...)...)
@@ -143,9 +153,9 @@ func (e *Env) Contexts(parent context.Context, also ...os.Signal) (soft, hard co
 }
 
 const (
-	// exitAfter is how long after the second signal a process that still runs is ended;
-	// exitReport bounds how long reporting it may take. Together they are less than the 5
-	// s that [Env.Contexts] promises.
+	// exitAfter is how long after the second signal a process that still runs is ended.
+	// exitReport bounds how long the report of that may take. Together they are less than
+	// the 5 s that users are promised.
 	exitAfter  = 4500 * time.Millisecond
 	exitReport = 250 * time.Millisecond
 )
@@ -162,7 +172,9 @@ func (e *Env) exitSoon() {
 		reported := make(chan struct{})
 		go func() { // standard error itself may be stuck
 			defer close(reported)
-			terminal.PrintLine(e.Stderr, "stage: not ended %v after the second signal, exiting; still in %s", exitAfter, strings.Join(stillIn(), ", "))
+			terminal.PrintLine(e.Stderr,
+				"stage: not ended %v after the second signal, exiting; still in %s", exitAfter,
+				strings.Join(stillIn(), ", "))
 		}()
 		select {
 		case <-reported:
@@ -172,7 +184,8 @@ func (e *Env) exitSoon() {
 	})
 }
 
-// stillIn lists the functions of this program that goroutines are in.
+// stillIn lists the functions of this program in which goroutines are, for the report of
+// exitSoon. Without it, nobody could find out what was stuck.
 func stillIn() []string {
 	const module = "github.com/llm-stage/stage/"
 	stacks := make([]byte, 1<<20)

@@ -24,30 +24,36 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// configFlags are the flags of a command that uses the configuration: one for each
-// variable, named after it, but none for a secret, which would show in the list of
-// processes; the path of a secret's file has one. A flag takes precedence over the
-// environment. A flag that the command does not use is refused: the same variable in the
-// environment is meant for other commands, a flag is not.
+// configFlags are the flags of a command that uses the configuration. Each variable has
+// one, named after it: STAGE_POOL_SIZE has --pool-size. A secret has none for its value,
+// which would show in the list of processes, but one for the path of its file.
+//
+// A flag takes precedence over the environment. A flag that the command does not use is
+// refused: the variable in the environment may be meant for other commands, a flag can't
+// be. For example, stage load --pool-size 8 is an error, and STAGE_POOL_SIZE=8 stage load
+// is not.
 type configFlags struct {
 	env      *Env
 	cmd      *cobra.Command
 	defaults map[string]string
-	values   map[string]string // by variable, of the flags that were given
-	refused  map[string]string // why, by flag
+	values   map[string]string // texts of the flags that were given, by variable
+	refused  map[string]string // why a flag is refused, by its name
 
 	envFiles []string
 	context  string
-	external bool              // the command connects to NATS
-	column   map[string]string // by variable, of one column of try: above the flags
-	offline  bool              // the command opens no connection and none of the files that settings name
-	anyInput bool              // the command reads no input by partition, so the input subject may lack a place for it
+	external bool // the command connects to NATS
+	// column has the settings of one column of try, by variable. They take precedence over
+	// the flags.
+	column   map[string]string
+	offline  bool // see [config.Source]
+	anyInput bool // see [config.Source]
 
-	ends []os.Signal // that end the command like SIGTERM
+	ends []os.Signal // signals that end the command like SIGTERM
 }
 
+// Flags that have no variable of the same name. The nats CLI calls the first two so.
 const (
-	serverFlag  = "server" // as the nats CLI names it
+	serverFlag  = "server"
 	contextFlag = "context"
 	stagesFlag  = "stages"
 )
@@ -58,26 +64,34 @@ var everyCommand = []string{"STAGE_LOG_LEVEL", "STAGE_LOG_FORMAT"}
 // commonSettings are the variables whose flags the help of a command lists; stage help
 // settings lists all.
 var commonSettings = []string{
-	"STAGE_NAME", "STAGE_DATA_DIR", "STAGE_PARTITIONS", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_POOL_SIZE", "STAGE_LANE", "STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL",
-	"STAGE_LLM_API_KEY_FILE", "STAGE_LLM_MODEL", "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_LOOKUP_FILE",
+	"STAGE_NAME", "STAGE_DATA_DIR", "STAGE_PARTITIONS", "STAGE_ORDER", "STAGE_ORDER_KEY",
+	"STAGE_POOL_SIZE", "STAGE_LANE", "STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL",
+	"STAGE_LLM_API_KEY_FILE", "STAGE_LLM_MODEL", "STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE",
+	"STAGE_LOOKUP_FILE",
 	"STAGE_RESPONSE_SCHEMA_FILE", "STAGE_MAX_COST_USD",
 }
 
 // newConfigFlags adds the flags of the configuration to the command. groups are the
-// headings of [config.Config] that the command uses, nil for all; flags of other groups
-// are refused. defaults are the command's, by variable, and take precedence over the
-// documented ones. If the command already has a flag of that name, it replaces the
-// setting's flag. Load reports an invalid value, together with all other problems.
+// headings of [config.Config] that the command uses, or nil for all; flags of other
+// groups are refused. defaults are the command's, by variable, and take precedence over
+// the documented ones. A flag that the command has already replaces the setting's flag of
+// that name, so a command adds its own flags first. Load reports an invalid value,
+// together with all other problems.
 func newConfigFlags(
 	cmd *cobra.Command, env *Env, groups []string, defaults map[string]string,
 ) *configFlags {
-	c := &configFlags{env: env, cmd: cmd, defaults: defaults, values: make(map[string]string), refused: make(map[string]string)}
+	c := &configFlags{
+		env: env, cmd: cmd, defaults: defaults, values: make(map[string]string),
+		refused: make(map[string]string),
+	}
 	for _, group := range groups {
-		if !slices.ContainsFunc(config.Fields(), func(f *config.Field) bool { return f.Group == group }) {
+		if !slices.ContainsFunc(config.Fields(),
+			func(f *config.Field) bool { return f.Group == group }) {
 			panic("no field of the configuration is under " + group)
 		}
 	}
-	cmd.Flags().StringArrayVar(&c.envFiles, "env-file", nil, "`file` of NAME=VALUE lines, below the environment; repeated: a later one takes precedence")
+	cmd.Flags().StringArrayVar(&c.envFiles, "env-file", nil,
+		"`file` of NAME=VALUE lines, below the environment; repeated: a later one takes precedence")
 	c.complete("env-file", "path", nil)
 	c.external = groups == nil || slices.Contains(groups, groupNATS)
 	if c.external {
@@ -89,7 +103,8 @@ func newConfigFlags(
 				continue
 			}
 			c.add(cmd, f, variable)
-			if groups != nil && !slices.Contains(groups, f.Group) && !slices.Contains(everyCommand, variable) {
+			if groups != nil && !slices.Contains(groups, f.Group) &&
+				!slices.Contains(everyCommand, variable) {
 				c.refuse(unused, config.FlagName(variable))
 			}
 		}
@@ -99,17 +114,21 @@ func newConfigFlags(
 
 // addConnection adds the flags that name a server as the nats CLI does.
 func (c *configFlags) addConnection() {
-	c.cmd.Flags().StringVar(&c.context, contextFlag, "", "`name` of a context of the nats CLI to connect by; default: NATS_CONTEXT, else the selected one where nothing names a server or store")
+	c.cmd.Flags().StringVar(&c.context, contextFlag, "", "`name` of a context of the nats CLI to "+
+		"connect by; default: NATS_CONTEXT, else the selected one where nothing names a server or "+
+		"store")
 	c.complete(contextFlag, "path", nil)
 	value := &configFlag{flags: c, variable: "STAGE_NATS_URL", kind: "list"}
-	c.cmd.Flags().VarP(value, serverFlag, "s", "one or more server `URLs`, as --nats-url; default: STAGE_NATS_URL, NATS_URL or that of a context")
+	c.cmd.Flags().VarP(value, serverFlag, "s", "one or more server `URLs`, as --nats-url; "+
+		"default: STAGE_NATS_URL, NATS_URL or that of a context")
 	c.complete(serverFlag, "list", nil)
 }
 
-// unused is why most flags are refused, after the path of the command.
+// unused is the reason why most flags are refused. It follows the path of the command,
+// which is known only when the command runs.
 const unused = " does not use it: remove it"
 
-// refuse makes flags an error, for a reason that says what to do.
+// refuse makes flags an error, and hides them from the help. why says how to fix it.
 func (c *configFlags) refuse(why string, flags ...string) {
 	for _, name := range flags {
 		c.refused[name] = why
@@ -117,7 +136,8 @@ func (c *configFlags) refuse(why string, flags ...string) {
 	}
 }
 
-// allow accepts the flags of variables outside of the command's groups.
+// allow accepts flags that refuse has refused, for a command that uses a few variables
+// outside of its groups.
 func (c *configFlags) allow(variables ...string) {
 	for _, variable := range variables {
 		delete(c.refused, config.FlagName(variable))
@@ -127,7 +147,8 @@ func (c *configFlags) allow(variables ...string) {
 	}
 }
 
-// own shows the flags of variables that are deprecated everywhere but in this command.
+// own shows the flags of variables that are deprecated as settings of a stage, but are a
+// command's own options: setup has the sizes of new streams.
 func (c *configFlags) own(variables ...string) {
 	for _, variable := range variables {
 		flag := c.cmd.Flags().Lookup(config.FlagName(variable))
@@ -136,7 +157,7 @@ func (c *configFlags) own(variables ...string) {
 	}
 }
 
-// refuseConnection refuses what names or describes a NATS server, for a command that has
+// refuseConnection refuses all flags that describe a NATS server, for a command that runs
 // its own.
 func (c *configFlags) refuseConnection(why string) {
 	if c.external {
@@ -162,18 +183,21 @@ func flagsOf(group string) (flags []string) {
 func (c *configFlags) given() (problems []error) {
 	for _, name := range slices.Sorted(maps.Keys(c.refused)) {
 		if c.cmd.Flags().Changed(name) {
-			why := strings.Replace(c.refused[name], unused, c.cmd.CommandPath()+unused, 1) // jobs ls has its parent only now
+			// Only now is the command below its parent, and its path is jobs ls, not ls.
+			why := strings.Replace(c.refused[name], unused, c.cmd.CommandPath()+unused, 1)
 			problems = append(problems, fmt.Errorf("--%s: %s", name, why))
 		}
 	}
-	if c.external && c.cmd.Flags().Changed(serverFlag) && c.cmd.Flags().Changed(config.FlagName("STAGE_NATS_URL")) {
-		problems = append(problems, fmt.Errorf("--%s: --nats-url is given too: give one of them", serverFlag))
+	if c.external && c.cmd.Flags().Changed(serverFlag) &&
+		c.cmd.Flags().Changed(config.FlagName("STAGE_NATS_URL")) {
+		problems = append(problems,
+			fmt.Errorf("--%s: --nats-url is given too: give one of them", serverFlag))
 	}
 	return problems
 }
 
 // add adds the flag of a variable, for the value of the field or for the path of a file
-// that holds it.
+// with it.
 func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) {
 	help, kind := f.Help, f.Kind()
 	switch {
@@ -186,8 +210,10 @@ func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) 
 	if own, ok := c.defaults[variable]; ok {
 		value.text = own
 	}
-	// pflag takes a word in back quotes for the name of the value.
-	flag := cmd.Flags().VarPF(value, config.FlagName(variable), "", strings.ReplaceAll(help, "`", "'"))
+
+	// pflag would take a word in back quotes for the name of the value.
+	flag := cmd.Flags().VarPF(value, config.FlagName(variable), "",
+		strings.ReplaceAll(help, "`", "'"))
 	if kind == "bool" {
 		flag.NoOptDefVal = "true"
 	}
@@ -218,14 +244,15 @@ const groupNATS = "NATS"
 // groupsOfStreams are the groups of flags that commands on streams need.
 var groupsOfStreams = []string{"Stage", groupNATS, "Embedded server", "Streams and subjects"}
 
-// run returns the RunE of a command: it calls f with the configuration, the arguments,
-// and the contexts of [Env.Contexts].
+// run returns the RunE of a command. It loads the configuration, and calls f with it, the
+// arguments, and the two contexts of [Env.Contexts].
 func (c *configFlags) run(need config.Need,
 	f func(soft, hard context.Context, cfg *config.Config, args []string) error,
 ) func(*cobra.Command, []string) error {
-	return c.runStages(new(string), need, func(soft, hard context.Context, cfgs []*config.Config, args []string) error {
+	one := func(soft, hard context.Context, cfgs []*config.Config, args []string) error {
 		return f(soft, hard, cfgs[0], args)
-	})
+	}
+	return c.runStages(new(string), need, one)
 }
 
 // runStages is like run, for a command that may work for several stages: path names the
@@ -238,7 +265,8 @@ func (c *configFlags) runStages(path *string, need config.Need,
 		if err != nil {
 			return err
 		}
-		if need == config.NeedNothing && len(cfgs[0].NATS.URL) == 0 && c.env.LimitMemory != nil { // it may have to serve the store
+		// A command on a store that no process serves has to serve it itself.
+		if need == config.NeedNothing && len(cfgs[0].NATS.URL) == 0 && c.env.LimitMemory != nil {
 			c.env.LimitMemory(stage.EmbeddedMemory)
 		}
 		soft, hard, stop := c.env.Contexts(cmd.Context(), c.ends...)
@@ -247,27 +275,32 @@ func (c *configFlags) runStages(path *string, need config.Need,
 	}
 }
 
-// onStreams is what a command does with streams.
-type onStreams func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error
+// onStreams is the body of a command that works on streams.
+type onStreams func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream,
+	cfg *config.Config) error
 
 // runOnStreams returns the RunE of a command that works on streams beside a stage. It
 // calls f once it is connected, and explains its error. check, which may be nil, reports
 // invalid flags before that.
-func (c *configFlags) runOnStreams(check func(cfg *config.Config) error, f onStreams) func(*cobra.Command, []string) error {
-	return c.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+func (c *configFlags) runOnStreams(
+	check func(cfg *config.Config) error, f onStreams,
+) func(*cobra.Command, []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		if check != nil {
 			if err := check(cfg); err != nil {
 				return config.Invalid(err)
 			}
 		}
 		return withStreams(soft, c.env, cfg, f)
-	})
+	}
+	return c.run(config.NeedNothing, run)
 }
 
-// withStreams calls f once it is connected to what the configuration names, and explains
-// its error.
+// withStreams calls f once it is connected to the server or store of the configuration,
+// and explains its error.
 func withStreams(ctx context.Context, env *Env, cfg *config.Config, f onStreams) error {
-	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false, logging.NewConfigured(cfg, env.Stderr))
+	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, false,
+		logging.NewConfigured(cfg, env.Stderr))
 	if err != nil {
 		return err
 	}
@@ -290,20 +323,30 @@ func (c *configFlags) Load(ctx context.Context, need config.Need) (*config.Confi
 	return cfg, nil
 }
 
-// LoadStages is [configFlags.Load] of each stage that a file or directory lists, see
+// LoadStages is [configFlags.Load] for each stage that a file or directory lists, see
 // [config.ReadStages]. Without a path there is one stage.
-func (c *configFlags) LoadStages(ctx context.Context, path string, need config.Need) ([]*config.Config, error) {
+//
+// A problem that several stages have is listed once, with their names; one that all have
+// is listed without, since its cause is not in the list.
+func (c *configFlags) LoadStages(
+	ctx context.Context, path string, need config.Need,
+) ([]*config.Config, error) {
 	problems := c.given()
 	switch {
-	case path == "" && c.cmd.Flags().Changed(stagesFlag): // a script's variable that is not set must not mean another stage
-		return nil, configError(append(problems, fmt.Errorf("--%s: it is empty: give the path of a file or directory, or remove it", stagesFlag)))
+	case path == "" && c.cmd.Flags().Changed(stagesFlag):
+		// --stages "$FILE" with an unset variable must not start one stage with the settings
+		// of the environment.
+		return nil, configError(append(problems, fmt.Errorf("--%s: it is empty: give the path of "+
+			"a file or directory, or remove it", stagesFlag)))
 	case path == "":
 		cfg, err := c.Load(ctx, need)
 		return []*config.Config{cfg}, err
 	}
 	if name := config.FlagName("STAGE_NAME"); c.cmd.Flags().Changed(name) {
-		problems = append(problems, fmt.Errorf("--%s: each stage of --%s has a name of its own: remove it", name, stagesFlag))
+		problems = append(problems, fmt.Errorf("--%s: each stage of --%s has a name of its own: "+
+			"remove it", name, stagesFlag))
 	}
+
 	stages, err := config.ReadStages(path)
 	problems = appendProblems(problems, err, "--"+stagesFlag+": ")
 	var cfgs []*config.Config
@@ -329,7 +372,9 @@ func (c *configFlags) LoadStages(ctx context.Context, path string, need config.N
 			problems = append(problems, errors.New(text))
 			continue
 		}
-		problems = append(problems, fmt.Errorf("%s: %s", strings.ReplaceAll(strings.Join(of[text], ", "), ", stage ", ", "), text))
+		problems = append(problems,
+			fmt.Errorf("%s: %s", strings.ReplaceAll(strings.Join(of[text], ", "), ", stage ", ", "),
+				text))
 	}
 	if len(problems) == 0 {
 		problems = appendProblems(problems, config.CheckCycle(cfgs), "")
@@ -341,15 +386,18 @@ func (c *configFlags) LoadStages(ctx context.Context, path string, need config.N
 	return cfgs, nil
 }
 
-// load reads the configuration: of a process with one stage, or of one of several.
+// load reads the configuration of a process with one stage, or of one of several. files
+// are the files of variables that it has read.
 func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.EnvFile) (
 	_ *config.Config, files []config.EnvFile, problems []error,
 ) {
 	values := maps.Clone(c.values)
-	maps.DeleteFunc(values, func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
+	maps.DeleteFunc(values,
+		func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
 	maps.Copy(values, c.column)
 	source := config.Source{
-		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaultsOfFormat(), Secrets: c.env.secrets,
+		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaultsOfFormat(),
+		Secrets:  c.env.secrets,
 		External: c.external, Context: c.context, AnyInput: c.anyInput, Offline: c.offline,
 	}
 	if need >= config.NeedPrompt {
@@ -364,7 +412,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 		problems, unread = appendProblems(problems, err, "--env-file: "), unread || err != nil
 		source.EnvFiles = append(source.EnvFiles, file)
 	}
-	if unread { // settings in unread files would be reported as missing
+	if unread { // otherwise settings in unread files would be reported as missing
 		return nil, nil, problems
 	}
 	cfg, err := source.Load(ctx, need)
@@ -377,12 +425,15 @@ func configError(problems []error) error {
 	if len(problems) > 1 {
 		what = fmt.Sprintf("%d problems", len(problems))
 	}
-	return config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what, errors.Join(problems...)))
+	return config.Invalid(fmt.Errorf("the configuration has %s:\n%w", what,
+		errors.Join(problems...)))
 }
 
-// LoadColumns is [configFlags.Load] with the settings of each column, which take precedence.
-// The error names the columns that a problem is about, unless it is about all.
-func (c *configFlags) LoadColumns(ctx context.Context, names []string, columns []map[string]string, need config.Need) ([]*config.Config, error) {
+// LoadColumns is [configFlags.Load] for each column of try. Its settings take precedence
+// over the flags. The error names the columns that have a problem, unless all have it.
+func (c *configFlags) LoadColumns(
+	ctx context.Context, names []string, columns []map[string]string, need config.Need,
+) ([]*config.Config, error) {
 	problems := c.given()
 	cfgs := make([]*config.Config, len(columns))
 	of := make(map[string][]string)
@@ -414,7 +465,8 @@ func (c *configFlags) LoadColumns(ctx context.Context, names []string, columns [
 	return cfgs, nil
 }
 
-// appendProblems appends each of the errors that err joins.
+// appendProblems appends each of the errors that err joins, so that they can be counted
+// and listed with others.
 func appendProblems(problems []error, err error, prefix string) []error {
 	if err == nil {
 		return problems
@@ -429,12 +481,14 @@ func appendProblems(problems []error, err error, prefix string) []error {
 	return problems
 }
 
-// exportFiles sets the variables of files that others read: OpenTelemetry, and Go for
-// proxies.
+// exportFiles sets those variables of environment files that libraries read from the
+// process: OTEL_* for OpenTelemetry, and HTTPS_PROXY for Go. The environment takes
+// precedence.
 func (c *configFlags) exportFiles(files []config.EnvFile) {
 	for _, file := range files {
 		for name, value := range file.Values {
-			if !strings.HasPrefix(name, config.VariablePrefix) && c.env.Environ[name] == "" && c.env.Setenv != nil {
+			if !strings.HasPrefix(name, config.VariablePrefix) && c.env.Environ[name] == "" &&
+				c.env.Setenv != nil {
 				c.env.Setenv(name, value)
 			}
 		}
@@ -453,7 +507,7 @@ type configFlag struct {
 // String returns the text of the flag, or its default.
 func (v *configFlag) String() string { return v.text }
 
-// Set keeps the text.
+// Set keeps the text for the configuration.
 func (v *configFlag) Set(text string) error {
 	v.text = text
 	v.flags.values[v.variable] = text
@@ -466,19 +520,24 @@ func (v *configFlag) Type() string { return v.kind }
 // IsBoolFlag reports whether --flag means --flag=true.
 func (v *configFlag) IsBoolFlag() bool { return v.kind == "bool" }
 
-// addStages adds --stages.
+// addStages adds --stages, and returns its value.
 func (c *configFlags) addStages() *string {
-	path := c.cmd.Flags().String(stagesFlag, "", "`path` of a list of several stages for this process: YAML, or a directory with a file *.env for each; above the environment")
+	path := c.cmd.Flags().String(stagesFlag, "", "`path` of a list of several stages for this "+
+		"process: YAML, or a directory with a file *.env for each; above the environment")
 	c.complete(stagesFlag, "path", nil)
 	return path
 }
 
-// batchDefaults are the settings of a job of requests of OpenAI's Batch API. A request there
-// is the member body of its line, and an answer that ends at the token limit is an answer.
-var batchDefaults = map[string]string{"STAGE_REQUEST_FIELD": "body", "STAGE_LLM_ACCEPT_TRUNCATED": "true"}
+// batchDefaults are the settings for requests of OpenAI's Batch API. The request is the
+// member body of its line, and an answer that ends at the token limit counts as an
+// answer.
+var batchDefaults = map[string]string{
+	"STAGE_REQUEST_FIELD":        "body",
+	"STAGE_LLM_ACCEPT_TRUNCATED": "true",
+}
 
-// defaultsOfFormat returns the command's default settings. Where the input has a format
-// with defaults of its own, these are added; the command's take precedence.
+// defaultsOfFormat returns the default settings of the command and of the format of its
+// input. The command's take precedence.
 func (c *configFlags) defaultsOfFormat() map[string]string {
 	flag := c.cmd.Flags().Lookup("format")
 	if flag == nil || flag.Value.String() != string(rowfile.FormatBatch) {
@@ -489,20 +548,28 @@ func (c *configFlags) defaultsOfFormat() map[string]string {
 	return all
 }
 
-// addFormatFlags adds the flags that say how the rows lie in the input.
+// addFormatFlags adds the flags that describe the format of the input.
 func addFormatFlags(cmd *cobra.Command, spec *rowfile.Spec) {
-	cmd.Flags().StringVar(&spec.Format, "format", "", "format of the input: jsonl, csv, tsv, json (an array) or openai-batch (requests of OpenAI's Batch API); default: by file name, else by the first lines")
-	cmd.Flags().StringVar(&spec.Delimiter, "delimiter", "", "character between the columns of CSV, or tab; default: as a first line sep=; says, else a comma, a tab in TSV")
-	cmd.Flags().StringVar(&spec.CSVTypes, "csv-types", "string", "values of CSV: string keeps all as strings, auto makes numbers, true, false and, of empty ones, null")
-	cmd.Flags().BoolVar(&spec.CSVStrict, "csv-strict", false, "a quote within a CSV value that does not begin with one (TV 24\") makes a bad row; default: it is text, as in Python's csv")
+	cmd.Flags().StringVar(&spec.Format, "format", "", "format of the input: jsonl, csv, tsv, "+
+		"json (an array) or openai-batch (requests of OpenAI's Batch API); default: "+
+		"by file name, else by the first lines")
+	cmd.Flags().StringVar(&spec.Delimiter, "delimiter", "", "character between the columns of "+
+		"CSV, or tab; default: as a first line sep=; says, else a comma, a tab in TSV")
+	cmd.Flags().StringVar(&spec.CSVTypes, "csv-types", "string", "values of CSV: string keeps all "+
+		"as strings, auto makes numbers, true, false and, of empty ones, null")
+	cmd.Flags().BoolVar(&spec.CSVStrict, "csv-strict", false, "a quote within a CSV value that "+
+		"does not begin with one (TV 24\") makes a bad row; default: "+
+		"it is text, as in Python's csv")
 	completeWords(cmd, "format", "jsonl", "csv", "tsv", "json", "openai-batch")
 	completeWords(cmd, "delimiter", "tab", ";", "|")
 	completeWords(cmd, "csv-types", "auto", "string")
 }
 
-// completeWords completes a flag, which was added before, with one of these words.
+// completeWords makes the shell complete a flag, which was added before, with these
+// words.
 func completeWords(cmd *cobra.Command, flag string, words ...string) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+	if err := cmd.RegisterFlagCompletionFunc(flag,
+		cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic("flag --" + flag + ": " + err.Error())
 	}
 }
@@ -529,7 +596,7 @@ func (c *configFlags) whereJob(dir string) string {
 // plainWord is a word that no shell changes.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// shellWord quotes a word for a POSIX shell where it has to be.
+// shellWord quotes a word for a POSIX shell where that is needed: it's becomes 'it'\”s'.
 func shellWord(word string) string {
 	if plainWord.MatchString(word) {
 		return word
@@ -550,7 +617,7 @@ func addOutputFlag(cmd *cobra.Command, words string) *string {
 	return output
 }
 
-// checkOutput returns the problem of a value of --output.
+// checkOutput returns the problem of a value of --output, or nil.
 func checkOutput(output string) error {
 	if output != formatTable && output != formatJSON {
 		return fmt.Errorf("--output %q: it is %s or %s", output, formatTable, formatJSON)
@@ -558,8 +625,8 @@ func checkOutput(output string) error {
 	return nil
 }
 
-// completeList makes the shell complete a flag that is a list, word by word, with those
-// that it does not have yet.
+// completeList makes the shell complete a flag that is a list. After call, it offers
+// call,row but not call,call.
 func completeList[T ~string](cmd *cobra.Command, flag string, known []T) {
 	complete := func(_ *cobra.Command, _ []string, typed string) (words []string, _ cobra.ShellCompDirective) {
 		before := typed[:strings.LastIndex(typed, ",")+1]
@@ -575,7 +642,7 @@ func completeList[T ~string](cmd *cobra.Command, flag string, known []T) {
 	}
 }
 
-// sinceTime reads the value of --since; zero for "".
+// sinceTime reads the value of --since. It is the zero time for "".
 func sinceTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -585,7 +652,8 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, fmt.Errorf("--since %q: give a time such as 2006-01-02T15:04:05Z, or a duration before now, such as 1h", text)
+		return t, fmt.Errorf("--since %q: give a time such as 2006-01-02T15:04:05Z, "+
+			"or a duration before now, such as 1h", text)
 	}
 	return t, nil
 }

@@ -16,22 +16,23 @@ import (
 // helpWidth is the width of help where standard output is not a terminal.
 const helpWidth = 120
 
-// flagGroup is the annotation of a flag that holds the heading it is listed under;
-// without one it is the command's own.
+// flagGroup is the annotation that holds the heading of a setting's flag. A flag without
+// it is the command's own.
 const flagGroup = "stage_group"
 
-// flagCommon is the annotation of a flag of the configuration that the help of a command
-// lists.
+// flagCommon is the annotation of a setting's flag that the help of each command lists.
+// All settings are in stage help settings.
 const flagCommon = "stage_common"
 
-// writeHelp prints the help of a command: its usage, what it does, commands below it,
-// examples, its own flags, and the settings that are most often given as flags. The
+// writeHelp prints the help of a command: its usage, its description, the commands below
+// it, examples, its own flags, and the settings that are most often given as flags. The
 // help of the program ends with the exit codes. width is the width of the terminal, or 0
 // if there is none.
 func writeHelp(cmd *cobra.Command, width int) {
 	var b strings.Builder
 	usage := cmd.UseLine()
-	if cmd.HasAvailableSubCommands() && !strings.Contains(cmd.Use, " ") { // else it does something itself
+	// A command with arguments does something itself, although it has commands below it.
+	if cmd.HasAvailableSubCommands() && !strings.Contains(cmd.Use, " ") {
 		usage = cmd.CommandPath() + " <command> [flags]"
 	}
 	fmt.Fprintf(&b, "Usage:\n  %s\n\n%s\n", usage, cmp.Or(cmd.Long, cmd.Short))
@@ -47,21 +48,26 @@ func writeHelp(cmd *cobra.Command, width int) {
 	})
 	writeFlags(&b, "Flags", own, width)
 	if settings {
-		writeFlags(&b, "Common settings", flagSet(cmd, func(f *pflag.Flag) bool { return f.Annotations[flagCommon] != nil }), width)
-		b.WriteString("\nEvery setting is a variable and a flag of the same name (STAGE_POOL_SIZE, --pool-size); the flag takes precedence.\n" +
-			"stage help settings lists them all, stage help WORD what there is about a word, such as excel or retry.\n")
+		writeFlags(&b, "Common settings",
+			flagSet(cmd, func(f *pflag.Flag) bool { return f.Annotations[flagCommon] != nil }),
+			width)
+		b.WriteString("\nEvery setting is a variable and a flag of the same name " +
+			"(STAGE_POOL_SIZE, --pool-size); the flag takes precedence.\n" +
+			"stage help settings lists them all, stage help WORD what there is about a word, " +
+			"such as excel or retry.\n")
 	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n%s <command> --help describes a command.\n", cmd.CommandPath())
 	}
 	if !cmd.HasParent() {
 		b.WriteString("stage help settings lists all settings: each is a variable and a flag.\n" +
-			"stage help WORD shows what there is about a word: pages, commands and settings. Try excel, resume, 429 or cost.\n\n" + exitCodes)
+			"stage help WORD shows what there is about a word: " +
+			"pages, commands and settings. Try excel, resume, 429 or cost.\n\n" + exitCodes)
 	}
 	cmd.Print(b.String())
 }
 
-// exitCodes are the codes of [Main], for people.
+// exitCodes are the codes of [Main], for users.
 const exitCodes = `Exit codes:
 
     0 done; rows that failed are results
@@ -79,8 +85,8 @@ func writeFlags(b *strings.Builder, heading string, flags *pflag.FlagSet, width 
 	}
 }
 
-// flagSet returns the flags of a command that are wanted, in the order of their
-// definition.
+// flagSet returns the flags of a command that are wanted, in the order in which they were
+// added, which is that of the settings. pflag would sort them by name.
 func flagSet(cmd *cobra.Command, wanted func(*pflag.Flag) bool) *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.SortFlags = false
@@ -102,7 +108,8 @@ func writeSettings(root *cobra.Command, env *Env, width int) {
 	root.Print(strings.TrimPrefix(b.String(), "\n"))
 }
 
-// flagError adds to the error of an unknown flag the one that was probably meant.
+// flagError adds a remedy to the error of an unknown flag: the name that was probably
+// meant, or how a secret is given.
 func flagError(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok || unknown.GetSpecifiedShortnames() != "" {
@@ -115,13 +122,16 @@ func flagError(cmd *cobra.Command, err error) error {
 			names = append(names, f.Name)
 		}
 	})
-	switch variable := config.VariablePrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_")); {
+	switch variable := config.VariablePrefix + strings.ToUpper(strings.ReplaceAll(name, "-",
+		"_")); {
 	case cmd.Flags().Lookup(name+"-file") != nil:
-		return fmt.Errorf("%w: a secret shows in the list of processes: set %s, or give --%s-file PATH", err, variable, name)
+		return fmt.Errorf("%w: a secret shows in the list of processes: "+
+			"set %s, or give --%s-file PATH", err, variable, name)
 	case (name == contextFlag || name == serverFlag) && cmd.Flags().Lookup(name) == nil:
 		return fmt.Errorf("%w: stage %s connects to no NATS server", err, cmd.Name())
 	}
-	if near := config.Nearest(strings.ToLower(strings.ReplaceAll(name, "_", "-")), names); near != "" {
+	if near := config.Nearest(strings.ToLower(strings.ReplaceAll(name, "_", "-")),
+		names); near != "" {
 		return fmt.Errorf("%w, did you mean --%s?", err, near)
 	}
 	return err
@@ -146,15 +156,18 @@ func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 	list("Commands:", "")
 }
 
-// newHelpCommand replaces cobra's, which reports no error for an unknown command. A word
-// that names no command is searched for.
+// newHelpCommand makes stage help. Cobra's own reports no error for an unknown command. A
+// word that names no command is searched for in the pages, commands and settings.
 func newHelpCommand(env *Env) *cobra.Command {
 	return &cobra.Command{
-		Use:   "help [command | settings | word...]",
-		Short: "list the commands, describe one, list all settings, or show what there is about a word",
-		Long: "help describes a command. With another word, or several, it lists the pages of the documentation, the commands and the\n" +
+		Use: "help [command | settings | word...]",
+		Short: "list the commands, describe one, list all settings, " +
+			"or show what there is about a word",
+		Long: "help describes a command. With another word, or several, " +
+			"it lists the pages of the documentation, the commands and the\n" +
 			"settings about all of them.",
-		Example: "  stage help process\n  stage help settings\n  stage help excel\n  stage help rate limit",
+		Example: "  stage help process\n  stage help settings\n  stage help excel\n  stage help " +
+			"rate limit",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root, width := cmd.Root(), terminal.Width(env.Stdout)
 			if len(args) > 0 && args[0] == "settings" {
@@ -162,7 +175,8 @@ func newHelpCommand(env *Env) *cobra.Command {
 				if len(words) == 0 {
 					writeSettings(root, env, width)
 				} else if !writeTopic(root, env, words, width) {
-					return config.Invalid(fmt.Errorf("no setting is about %q: stage help settings lists all", strings.Join(words, " ")))
+					return config.Invalid(fmt.Errorf("no setting is about %q: "+
+						"stage help settings lists all", strings.Join(words, " ")))
 				}
 				return nil
 			}
@@ -191,10 +205,14 @@ func newHelpCommand(env *Env) *cobra.Command {
 // line "Examples:" how it is called. The file of a command within another is named after
 // both, as in jobs-show.txt.
 //
+// helpFiles are the texts of the commands, a file for each: its description and, after
+// the line "Examples:", some calls of it. The file of a command within another is named
+// after both, as in jobs-show.txt.
+//
 //go:embed help
 var helpFiles embed.FS
 
-// addTexts gives a command and those below it their texts.
+// addTexts gives the command and all below it their texts.
 func addTexts(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		addTexts(sub)

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// starterFiles are what init writes. They work as they are, without a key.
+// starterFiles are the files that init writes. They work as they are, without a key.
 var starterFiles = []struct{ name, text string }{
 	{"prompt.jinja", `Is this review positive, negative or mixed? Answer with one word.
 
@@ -49,15 +49,18 @@ func newInitCommand(env *Env) *cobra.Command {
 		Short:   "write a prompt, settings and three rows to start from",
 		GroupID: groupSetup,
 		Args:    cobra.MaximumNArgs(1),
-		Long: "init writes " + strings.Join(names, ", ") + " into the directory (by default the present one), which it creates if needed.\n" +
+		Long: "init writes " + strings.Join(names, ", ") + " into the directory (by default the " +
+			"present one), which it creates if needed.\n" +
 			"They work as they are, with the built-in mock. It overwrites nothing without --force.",
-		Example: "  stage init\n  stage init reviews && cd reviews && stage process rows.jsonl --env-file .env",
+		Example: "  stage init\n  stage init reviews && cd reviews && stage process rows.jsonl " +
+			"--env-file .env",
 	}
 	force := cmd.Flags().Bool("force", false, "overwrite these files")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		dir := append(args, ".")[0]
 		if dir == "" {
-			return config.Invalid(errors.New("the directory has no name: leave it out for the present one"))
+			return config.Invalid(errors.New("the directory has no name: leave it out for the " +
+				"present one"))
 		}
 		if err := writeStarter(dir, *force); err != nil {
 			return err
@@ -68,14 +71,16 @@ func newInitCommand(env *Env) *cobra.Command {
 		} else {
 			terminal.PrintLine(env.Stdout, "")
 		}
-		terminal.PrintLine(env.Stdout, "  stage try rows.jsonl --env-file .env                           # look at the prompts\n"+
-			"  stage process rows.jsonl --env-file .env -o results.jsonl      # with the mock: edit .env for a real model")
+		terminal.PrintLine(env.Stdout, "  stage try rows.jsonl --env-file .env"+
+			"                           # look at the prompts\n"+
+			"  stage process rows.jsonl --env-file .env -o results.jsonl"+
+			"      # with the mock: edit .env for a real model")
 		return nil
 	}
 	return cmd
 }
 
-// writeStarter writes the files, all or, where one is in the way, none.
+// writeStarter writes all files or, where one is in the way, none.
 func writeStarter(dir string, force bool) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -87,7 +92,8 @@ func writeStarter(dir string, force bool) error {
 		}
 	}
 	if len(taken) > 0 && !force {
-		return config.Invalid(fmt.Errorf("already there: %s: give another directory, or --force to overwrite", strings.Join(taken, ", ")))
+		return config.Invalid(fmt.Errorf("already there: %s: give another directory, "+
+			"or --force to overwrite", strings.Join(taken, ", ")))
 	}
 	var written []string
 	for _, f := range starterFiles {
@@ -108,8 +114,9 @@ func writeStarter(dir string, force bool) error {
 	return nil
 }
 
-// createFile writes a file that only its owner can read, since settings hold keys. It
-// must be new, also where another process has written one meanwhile.
+// createFile writes a new file that only its owner can read, since settings hold keys. It
+// fails if there is a file of that name, even if another process has written it after
+// writeStarter has looked.
 func createFile(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -122,8 +129,8 @@ func createFile(path, text string) error {
 	return err
 }
 
-// replaceFile is createFile in place of a file, which stays as it is until the new one is
-// complete.
+// replaceFile is createFile for a name that may be taken. The old file stays until the
+// new one is complete, so a full disk leaves it as it was.
 func replaceFile(path, text string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".stage-init-")
 	if err != nil {
@@ -140,10 +147,11 @@ func replaceFile(path, text string) error {
 	return err
 }
 
-// shellQuoted quotes a text for a shell where it must be.
+// shellQuoted quotes a text for a shell where that is needed.
 func shellQuoted(text string) string {
 	if strings.IndexFunc(text, func(c rune) bool {
-		return !strings.ContainsRune("/._-+", c) && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+		return !strings.ContainsRune("/._-+", c) && (c < '0' || c > '9') && (c < 'A' || c > 'Z') &&
+			(c < 'a' || c > 'z')
 	}) < 0 {
 		return text
 	}

@@ -20,7 +20,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// groupsOfJobs are the groups of flags that commands on the directories of jobs need.
+// groupsOfJobs are the groups of settings of the commands on jobs: they only need the
+// directory in which the jobs are.
 var groupsOfJobs = []string{"Embedded server"}
 
 // newJobsCommand makes stage jobs with its commands ls, show and rm. A job is a directory
@@ -34,7 +35,8 @@ func newJobsCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(env.Stderr)
-			return errors.Join(config.Invalid(errors.New("name a command: ls, show or rm")), cmd.Help())
+			return errors.Join(config.Invalid(errors.New("name a command: ls, show or rm")),
+				cmd.Help())
 		},
 	}
 	cmd.AddCommand(newJobsListCommand(env), newJobsShowCommand(env), newJobsRemoveCommand(env))
@@ -52,7 +54,7 @@ func newJobsListCommand(env *Env) *cobra.Command {
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the list as JSON")
 	flags := newConfigFlags(cmd, env, groupsOfJobs, nil)
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		list, err := jobs.List(cfg.Data.Dir)
 		if err == nil {
 			err = countJobs(soft, env, cfg, list)
@@ -67,16 +69,17 @@ func newJobsListCommand(env *Env) *cobra.Command {
 			return nil
 		}
 		return writeJobs(env.Stdout, list)
-	})
+	}
+	cmd.RunE = flags.run(config.NeedNothing, run)
 	return cmd
 }
 
 // countTimeout bounds the look into the store of one job.
 const countTimeout = 30 * time.Second
 
-// countJobs counts the rows and results in the stores of jobs whose record has no counts.
-// A store that can't be read is reported, and does not hide the other jobs. The error is
-// the cause of the end of ctx.
+// countJobs counts the rows and results in the stores of jobs whose record has no counts:
+// a job that was killed has written none. A store that can't be read is reported, and
+// does not hide the other jobs. The error is the cause of the end of ctx.
 func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Job) error {
 	for i := range list {
 		if list[i].Counts != nil {
@@ -92,7 +95,8 @@ func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Jo
 			return context.Cause(ctx)
 		}
 		if err != nil {
-			terminal.PrintLine(env.Stderr, "job %s: its rows are not counted: %s", list[i].Name, terminal.OneLine(err.Error()))
+			terminal.PrintLine(env.Stderr, "job %s: its rows are not counted: %s", list[i].Name,
+				terminal.OneLine(err.Error()))
 		}
 	}
 	return nil
@@ -107,19 +111,21 @@ func writeJobs(w io.Writer, list []jobs.Job) error {
 		facts := factsOf(j)
 		rows, results, failed := "-", "-", "-"
 		if c := j.Counts; c != nil {
-			rows, results, failed = strconv.FormatInt(c.Rows, 10), strconv.FormatUint(c.Answered(), 10), strconv.FormatUint(c.Failed, 10)
+			rows, results, failed = strconv.FormatInt(c.Rows, 10), strconv.FormatUint(c.Answered(),
+				10), strconv.FormatUint(c.Failed, 10)
 		}
-		table.Line(slices.Concat([]string{j.Name}, facts[:3], []string{rows, results, failed}, facts[3:])...)
+		table.Line(slices.Concat([]string{j.Name}, facts[:3], []string{rows, results, failed},
+			facts[3:])...)
 	}
 	return table.Flush()
 }
 
-// factsOf are the columns of a job after its name, without its counts.
+// factsOf returns the columns of a job after its name, without its counts.
 func factsOf(j *jobs.Job) []string {
 	return []string{inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)}
 }
 
-// describeJob is one job in a line.
+// describeJob returns one line about a job, for errors and questions.
 func describeJob(j *jobs.Job) string { return strings.Join(factsOf(j), ", ") }
 
 // inputOf returns the name of the job's input for a table.
@@ -163,7 +169,7 @@ func newJobsShowCommand(env *Env) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false, "print it as JSON")
 	s := &storeFlags{configFlags: newConfigFlags(cmd, env, groupsOfJobs, nil)}
 	cmd.ValidArgsFunction = s.completeJobs
-	cmd.RunE = s.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		dir := cfg.Data.Dir
 		j, err := jobs.Find(dir, args[0])
 		if err != nil {
@@ -182,25 +188,26 @@ func newJobsShowCommand(env *Env) *cobra.Command {
 		}
 		report.write(env.Stdout, dir)
 		return nil
-	})
+	}
+	cmd.RunE = s.run(config.NeedNothing, run)
 	return cmd
 }
 
-// jobReport is what jobs show prints.
+// jobReport is the output of jobs show.
 type jobReport struct {
 	*jobs.Job
 
 	Streams []streamSize `json:"streams"`
 }
 
-// streamSize is what one stream takes.
+// streamSize is the size of one stream.
 type streamSize struct {
 	Name     string `json:"name"`
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 }
 
-// read opens the store of the job, if there is one, and counts.
+// read opens the store of the job, if there is one, and counts its rows and results.
 func (r *jobReport) read(ctx context.Context, env *Env, cfg *config.Config) error {
 	if has, err := jobs.HasStore(cfg.Data.Dir); !has || err != nil {
 		r.Judge(jobs.Counts{})
@@ -209,14 +216,17 @@ func (r *jobReport) read(ctx context.Context, env *Env, cfg *config.Config) erro
 	return withStreams(ctx, env, cfg, r.count)
 }
 
-// count reads the counts from the streams.
+// count reads the counts from the streams. A row of the input stream without a result is
+// pending. The results are counted after the rows, so while a process works on the job
+// there may be more of them; then none is pending.
 func (r *jobReport) count(
 	ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
 ) error {
 	list := js.ListStreams(ctx)
 	rows := uint64(0)
 	for info := range list.Info() {
-		r.Streams = append(r.Streams, streamSize{Name: info.Config.Name, Messages: info.State.Msgs, Bytes: info.State.Bytes})
+		r.Streams = append(r.Streams,
+			streamSize{Name: info.Config.Name, Messages: info.State.Msgs, Bytes: info.State.Bytes})
 		if info.Config.Name == cfg.Input.Stream {
 			rows = info.State.Msgs
 		}
@@ -225,13 +235,14 @@ func (r *jobReport) count(
 		return err
 	}
 	counts, err := results.Count(ctx, js, cfg)
-	if errors.Is(err, jetstream.ErrStreamNotFound) { // it was killed before it began
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // the job was killed before it began
 		err = nil
 	}
 	pending := rows - min(rows, counts.Results)
 	r.Judge(jobs.Counts{
 		Rows:    int64(counts.Succeeded + counts.Failed + pending), //nolint:gosec // messages on a disk
-		Results: counts.Results, Succeeded: counts.Succeeded, Failed: counts.Failed, Pending: pending,
+		Results: counts.Results, Succeeded: counts.Succeeded, Failed: counts.Failed,
+		Pending: pending,
 	})
 	return err
 }
@@ -250,7 +261,8 @@ func (r *jobReport) write(w io.Writer, dir string) {
 		terminal.PrintLine(w, "ended by   %s", r.Why)
 	}
 	if c := r.Counts; c != nil {
-		terminal.PrintLine(w, "rows       %d succeeded, %d failed, %d pending", c.Succeeded, c.Failed, c.Pending)
+		terminal.PrintLine(w, "rows       %d succeeded, %d failed, %d pending", c.Succeeded,
+			c.Failed, c.Pending)
 		if left := c.Rows - int64(c.Answered()+c.Pending); left > 0 { //nolint:gosec // messages on a disk
 			terminal.PrintLine(w, "           %d of %d not loaded yet", left, c.Rows)
 		}
@@ -264,7 +276,8 @@ func (r *jobReport) write(w io.Writer, dir string) {
 		terminal.PrintLine(w, "           %s", strings.Join(sizes, ", "))
 	}
 	if r.Counts != nil && r.Failed > 0 {
-		terminal.PrintLine(w, "\nThe failed rows: stage results --failed --data-dir %s --job %s", shellWord(dir), r.Name)
+		terminal.PrintLine(w, "\nThe failed rows: stage results --failed --data-dir %s --job %s",
+			shellWord(dir), r.Name)
 	}
 }
 
@@ -279,7 +292,7 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 	yes := cmd.Flags().BoolP("yes", "y", false, "do not ask")
 	s := &storeFlags{configFlags: newConfigFlags(cmd, env, groupsOfJobs, nil)}
 	cmd.ValidArgsFunction = s.completeJobs
-	cmd.RunE = s.run(config.NeedNothing, func(_, _ context.Context, cfg *config.Config, args []string) error {
+	run := func(_, _ context.Context, cfg *config.Config, args []string) error {
 		var list []*jobs.Job
 		slices.Sort(args)
 		for _, name := range slices.Compact(args) {
@@ -295,21 +308,25 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 			}
 		}
 		var errs []error
-		for _, j := range list { // one that is in use does not keep the others
+		for _, j := range list { // a job that is in use does not keep the others from removal
 			errs = append(errs, removeJob(env, j))
 		}
 		return errors.Join(errs...)
-	})
+	}
+	cmd.RunE = s.run(config.NeedNothing, run)
 	return cmd
 }
 
 // errDeclined ends rm when the answer is no.
 var errDeclined = errors.New("nothing was removed")
 
-// confirmRemoval asks on the terminal. Without one it is an error that names --yes.
+// confirmRemoval lists the jobs and asks on the terminal. Without a terminal it is an
+// error that names --yes: a script must not hang, and must not remove without being told
+// to.
 func confirmRemoval(env *Env, list []*jobs.Job) error {
 	if !terminal.Is(env.Stdin) {
-		return config.Invalid(errors.New("there is no terminal to ask on: give --yes to remove without a question"))
+		return config.Invalid(errors.New("there is no terminal to ask on: " +
+			"give --yes to remove without a question"))
 	}
 	for _, j := range list {
 		terminal.PrintLine(env.Stderr, "%s  %s", j.Name, describeJob(j))
@@ -325,7 +342,7 @@ func confirmRemoval(env *Env, list []*jobs.Job) error {
 	return nil
 }
 
-// removeJob removes one job and reports what that has freed.
+// removeJob removes one job and prints how much space that has freed.
 func removeJob(env *Env, j *jobs.Job) error {
 	const wait = 10 * time.Second // as other commands wait for a store
 	kept, err := jobs.Remove(j, wait)
@@ -333,7 +350,8 @@ func removeJob(env *Env, j *jobs.Job) error {
 		return err
 	}
 	if kept {
-		terminal.PrintLine(env.Stderr, "removed job %s; %s stays, because it holds files that are not of stage", j.Name, j.Dir)
+		terminal.PrintLine(env.Stderr,
+			"removed job %s; %s stays, because it holds files that are not of stage", j.Name, j.Dir)
 		return nil
 	}
 	terminal.PrintLine(env.Stderr, "removed job %s, %s freed", j.Name, terminal.Bytes(j.Bytes))

@@ -29,7 +29,8 @@ func newLaneCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SetOut(env.Stderr)
-			return errors.Join(config.Invalid(errors.New("name a command: ls, show or cancel")), cmd.Help())
+			return errors.Join(config.Invalid(errors.New("name a command: ls, show or cancel")),
+				cmd.Help())
 		},
 	}
 	cmd.AddCommand(newLaneListCommand(env), newLaneShowCommand(env), newLaneCancelCommand(env))
@@ -43,8 +44,8 @@ type laneFlags struct {
 	output *string
 }
 
-// newLaneFlags adds the flags of a command on batches. A stage that has set the
-// deprecated STAGE_LANE_STREAM has its records there.
+// newLaneFlags adds the flags of a command on batches. The stream has a flag because a
+// stage may still set the deprecated STAGE_LANE_STREAM.
 func newLaneFlags(cmd *cobra.Command, env *Env) *laneFlags {
 	f := &laneFlags{output: addOutputFlag(cmd, "table, or json")}
 	f.storeFlags = newStoreFlags(cmd, env)
@@ -52,25 +53,32 @@ func newLaneFlags(cmd *cobra.Command, env *Env) *laneFlags {
 	return f
 }
 
-// run returns the RunE of a command that reads all batches.
+// run returns the RunE of a command that gets the records of all batches, open or not.
 func (f *laneFlags) run(
 	do func(ctx context.Context, cfg *config.Config, all []lane.Batch, args []string) error,
 ) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return f.runOnStore(func(*config.Config) error { return checkOutput(*f.output) }, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
-			all, err := lane.Batches(ctx, js, cfg.Lane.Stream, cfg.Name, cfg.Streams.Partitions, time.Now())
+		check := func(*config.Config) error { return checkOutput(*f.output) }
+		read := func(
+			ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+		) error {
+			all, err := lane.Batches(ctx, js, cfg.Lane.Stream, cfg.Name, cfg.Streams.Partitions,
+				time.Now())
 			if errors.Is(err, jetstream.ErrStreamNotFound) {
-				return config.Invalid(fmt.Errorf("stream %s does not exist: no stage with a batch lane has run here", cfg.Lane.Stream))
+				return config.Invalid(fmt.Errorf("stream %s does not exist: "+
+					"no stage with a batch lane has run here", cfg.Lane.Stream))
 			}
 			if err != nil {
 				return err
 			}
 			return do(ctx, cfg, all, args)
-		})(cmd, nil)
+		}
+		return f.runOnStore(check, read)(cmd, nil)
 	}
 }
 
-// newLaneListCommand makes stage lane ls.
+// newLaneListCommand makes stage lane ls. Without --all it lists the batches that may
+// still be answered.
 func newLaneListCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
@@ -80,7 +88,7 @@ func newLaneListCommand(env *Env) *cobra.Command {
 	}
 	every := cmd.Flags().BoolP("all", "a", false, "also batches that are done or abandoned")
 	flags := newLaneFlags(cmd, env)
-	cmd.RunE = flags.run(func(_ context.Context, _ *config.Config, all []lane.Batch, _ []string) error {
+	run := func(_ context.Context, _ *config.Config, all []lane.Batch, _ []string) error {
 		list := []lane.Batch{} // [] for none
 		for i := range all {
 			if *every || all[i].Open() {
@@ -95,7 +103,8 @@ func newLaneListCommand(env *Env) *cobra.Command {
 			return nil
 		}
 		return writeBatches(env.Stdout, list)
-	})
+	}
+	cmd.RunE = flags.run(run)
 	return cmd
 }
 
@@ -106,7 +115,8 @@ func writeBatches(w io.Writer, list []lane.Batch) error {
 	for i := range list {
 		b := &list[i]
 		cells := []string{
-			b.Token, fmt.Sprint(b.Partition), string(b.State), fmt.Sprint(b.Rows), terminal.Bytes(b.Bytes), ageOf(b),
+			b.Token, fmt.Sprint(b.Partition), string(b.State), fmt.Sprint(b.Rows),
+			terminal.Bytes(b.Bytes), ageOf(b),
 			b.Provider + "/" + b.Model, terminal.OrDash(b.BatchID),
 		}
 		for k := range cells {
@@ -129,9 +139,10 @@ func newLaneShowCommand(env *Env) *cobra.Command {
 		Short: "show what is recorded of a batch",
 		Args:  required(noBatch, cobra.ExactArgs(1)),
 	}
-	rows := cmd.Flags().Bool("rows", false, "print only the sequences of its rows in the input stream, one a line")
+	rows := cmd.Flags().Bool("rows", false,
+		"print only the sequences of its rows in the input stream, one a line")
 	flags := newLaneFlags(cmd, env)
-	cmd.RunE = flags.run(func(_ context.Context, _ *config.Config, all []lane.Batch, args []string) error {
+	run := func(_ context.Context, _ *config.Config, all []lane.Batch, args []string) error {
 		b, err := findBatch(all, args[0])
 		switch {
 		case err != nil:
@@ -142,14 +153,15 @@ func newLaneShowCommand(env *Env) *cobra.Command {
 			return terminal.WriteJSON(env.Stdout, b)
 		}
 		return writeBatch(env.Stdout, b)
-	})
+	}
+	cmd.RunE = flags.run(run)
 	return cmd
 }
 
-// noBatch explains that the name of a batch is missing.
+// noBatch is the error where the name of a batch is missing.
 const noBatch = "name a batch: stage lane ls lists them"
 
-// findBatch is [lane.FindBatch] with what to do about its error.
+// findBatch is [lane.FindBatch], with a remedy in its error.
 func findBatch(all []lane.Batch, name string) (*lane.Batch, error) {
 	b, err := lane.FindBatch(all, name)
 	if err != nil {
@@ -184,7 +196,8 @@ func writeBatch(w io.Writer, b *lane.Batch) error {
 	}
 	switch {
 	case b.Tentative:
-		line("adopted", "yes, tentatively: the ids of its results will tell whether it is this batch")
+		line("adopted",
+			"yes, tentatively: the ids of its results will tell whether it is this batch")
 	case b.Adopted:
 		line("adopted", "yes: it was found at the provider after a crash")
 	}
@@ -209,8 +222,9 @@ func writeSequences(w io.Writer, seqs []uint64) error {
 	return err
 }
 
-// newLaneCancelCommand makes stage lane cancel. It writes no record: the owner of the
-// partition sees at its next look that the provider has ended the batch.
+// newLaneCancelCommand makes stage lane cancel. It only asks the provider, and writes no
+// record: the owner of the partition sees at its next look that the provider has ended
+// the batch. A record written here would race with that owner's.
 func newLaneCancelCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel BATCH...",
@@ -218,16 +232,18 @@ func newLaneCancelCommand(env *Env) *cobra.Command {
 		Args:  required(noBatch, cobra.ArbitraryArgs),
 	}
 	flags := newLaneFlags(cmd, env)
-	flags.allow("STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE", "STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT")
-	cmd.RunE = flags.run(func(ctx context.Context, cfg *config.Config, all []lane.Batch, args []string) error {
+	flags.allow("STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE",
+		"STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT")
+	run := func(ctx context.Context, cfg *config.Config, all []lane.Batch, args []string) error {
 		var batches []*lane.Batch
-		for _, name := range args { // all are known before the first is cancelled
+		for _, name := range args { // all are found before the first is cancelled
 			b, err := findBatch(all, name)
 			if err != nil {
 				return err
 			}
 			if b.State != lane.StateRunning {
-				return config.Invalid(fmt.Errorf("batch %s can't be cancelled: it is %s, not running at the provider", b.Token, b.State))
+				return config.Invalid(fmt.Errorf("batch %s can't be cancelled: "+
+					"it is %s, not running at the provider", b.Token, b.State))
 			}
 			batches = append(batches, b)
 		}
@@ -237,9 +253,11 @@ func newLaneCancelCommand(env *Env) *cobra.Command {
 				errs = append(errs, fmt.Errorf("batch %s: %w", b.Token, err))
 				continue
 			}
-			terminal.PrintLine(env.Stdout, "%s: %s was asked to cancel %s", b.Token, b.Provider, b.BatchID)
+			terminal.PrintLine(env.Stdout, "%s: %s was asked to cancel %s", b.Token, b.Provider,
+				b.BatchID)
 		}
 		return errors.Join(errs...)
-	})
+	}
+	cmd.RunE = flags.run(run)
 	return cmd
 }

@@ -21,8 +21,8 @@ import (
 )
 
 // newLoadCommand makes stage load, which publishes the rows of a file for stages that run
-// elsewhere. Each row has an id of the load and its place in the file, so a load that is
-// repeated after a kill stores no row twice.
+// elsewhere. Each row has the id of the load and its place in the file, so a load that is
+// repeated after a kill stores no row twice: after 400 of 1,000 rows, it publishes 600.
 func newLoadCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "load FILE",
@@ -32,13 +32,16 @@ func newLoadCommand(env *Env) *cobra.Command {
 	}
 	var o loadOptions
 	addFormatFlags(cmd, &o.format)
-	cmd.Flags().StringVar(&o.id, "id", "", "name of the load, one word; required for standard input; default: derived from the content")
-	cmd.Flags().StringVar(&o.key, "key", "", "with several partitions: field that chooses a row's partition, so that rows of equal value stay in order; default: each in turn")
+	cmd.Flags().StringVar(&o.id, "id", "", "name of the load, one word; required for standard "+
+		"input; default: derived from the content")
+	cmd.Flags().StringVar(&o.key, "key", "", "with several partitions: field that chooses a row's "+
+		"partition, so that rows of equal value stay in order; default: each in turn")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a report as JSON on standard output")
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, args []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		return loadFile(soft, env, cfg, args[0], o)
-	})
+	}
+	cmd.RunE = flags.run(config.NeedNothing, run)
 	return cmd
 }
 
@@ -60,6 +63,8 @@ type loadReport struct {
 }
 
 // loadFile publishes the rows of a file that are not published yet, and reports how many.
+// It refuses subjects that are not for rows: the log of another stage, and a subject
+// without a wildcard, which leaves no room for the subject of this load.
 func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o loadOptions) error {
 	in, err := load.OpenSource(ctx, env.Stdin, name, o.format)
 	if err != nil {
@@ -71,12 +76,16 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return config.Invalid(err)
 	}
 	if cfg.OfResults() {
-		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: the rows are the results of another stage, and a row published there would be part "+
-			"of that stage's log: load the rows of the first stage of the chain, with its settings", cfg.Input.Subject))
+		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: the rows are the results of "+
+			"another stage, and a row published there would be part of that stage's log: "+
+			"load the rows of the first stage of the chain, with its settings", cfg.Input.Subject))
 	}
-	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") { // before streams are created
-		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs its own subject: end it with .> or .*", subject))
+	// This is checked before streams are created.
+	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") {
+		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs its own subject: "+
+			"end it with .> or .*", subject))
 	}
+
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, true, log)
@@ -96,29 +105,39 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err := rows.Skip(before); err != nil {
 		return err
 	}
+
 	began, last := time.Now(), before
-	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, func(done int64, _ bool) terminal.Beside {
-		return terminal.Beside{First: []string{fmt.Sprintf("%.0f rows/s", float64(done-before)/time.Since(began).Seconds())}}
-	})
+	rate := func(done int64, _ bool) terminal.Beside {
+		perSecond := float64(done-before) / time.Since(began).Seconds()
+		return terminal.Beside{First: []string{fmt.Sprintf("%.0f rows/s", perSecond)}}
+	}
+	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, rate)
 	err = l.Run(ctx, before, rows.Read, func(stored int64) { last = stored; bar.Set(last) })
 	bar.Finish()
 	if err == nil && in.Grown() {
-		log.Warn("the input has grown meanwhile: what was added is not loaded", slog.String("input", name))
+		log.Warn("the input has grown meanwhile: what was added is not loaded",
+			slog.String("input", name))
 	}
-	report := loadReport{ID: id, Subjects: l.Subjects(), Loaded: last - before, Before: before, DurationMS: time.Since(began).Milliseconds()}
+
+	report := loadReport{
+		ID: id, Subjects: l.Subjects(), Loaded: last - before, Before: before,
+		DurationMS: time.Since(began).Milliseconds(),
+	}
 	if o.json {
 		return errors.Join(err, terminal.WriteJSON(env.Stdout, &report))
 	}
-	terminal.PrintLine(env.Stderr, "%d rows loaded on %s in %s, %d were there before", report.Loaded, report.Subjects, time.Since(began).Round(time.Millisecond), before)
+	terminal.PrintLine(env.Stderr, "%d rows loaded on %s in %s, %d were there before",
+		report.Loaded, report.Subjects, time.Since(began).Round(time.Millisecond), before)
 	return err
 }
 
-// loadID returns the name of a load: the given one, or one derived from the name of its
-// source.
+// loadID returns the name of a load: the given one, or one derived from the content of
+// the file, so that the same file is the same load.
 func loadID(given, source string) (string, error) {
 	switch {
 	case given == "" && source == "":
-		return "", errors.New("--id: name the load, so that it can be resumed; standard input can't be read twice to derive a name from its content")
+		return "", errors.New("--id: name the load, so that it can be resumed; " +
+			"standard input can't be read twice to derive a name from its content")
 	case given == "":
 		return source[:16], nil
 	case !job.ValidName(given) || strings.Contains(given, "."):

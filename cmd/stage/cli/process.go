@@ -24,7 +24,7 @@ import (
 // newProcessCommand makes stage process, which takes one file through a stage. Package
 // job does the work. This command reads the flags that are about files and repairs,
 // refuses combinations that contradict each other, and starts a dry run where that is
-// asked for, which needs neither key nor server.
+// asked for. A dry run needs neither key nor server.
 func newProcessCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "process IN",
@@ -32,46 +32,62 @@ func newProcessCommand(env *Env) *cobra.Command {
 		GroupID: groupWork,
 	}
 	var o job.Options
-	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results, CSV if it ends in .csv or .tsv, else JSONL; default: standard output")
-	cmd.Flags().StringVar(&o.Job, "job", "", "name of the job; required to resume from standard input")
+	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results, CSV if it ends in .csv "+
+		"or .tsv, else JSONL; default: standard output")
+	cmd.Flags().StringVar(&o.Job, "job", "",
+		"name of the job; required to resume from standard input")
 	addFormatFlags(cmd, &o.Format)
 	table := addTableFlags(cmd)
-	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "discard what earlier runs of this job have stored")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; default: only results that this job has written")
-	cmd.Flags().StringVar(&o.Summary, "summary", "", "file for a summary of the run as JSON: rows, calls, tokens, cost, speed-up")
-	cmd.Flags().Int64Var(&o.Limit, "limit", 0, "process only the first N rows, and write their results alone; 0: all")
+	cmd.Flags().BoolVar(&o.Fresh, "fresh", false,
+		"discard what earlier runs of this job have stored")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; "+
+		"default: only results that this job has written")
+	cmd.Flags().StringVar(&o.Summary, "summary", "",
+		"file for a summary of the run as JSON: rows, calls, tokens, cost, speed-up")
+	cmd.Flags().Int64Var(&o.Limit, "limit", 0,
+		"process only the first N rows, and write their results alone; 0: all")
 	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
 	cancelBatches := addCancelBatches(cmd)
 	cmd.Args = oneInput(retry, failed)
-	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and estimate tokens and cost: no call, no key, nothing stored; exits with 1 if rows would fail")
-	latency := cmd.Flags().Duration("latency", 0, "with --dry-run: the mean time of a call, such as 1.2s, to estimate how long the job takes one call at a time and with the pool")
+	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and "+
+		"estimate tokens and cost: no call, no key, nothing stored; "+
+		"exits with 1 if rows would fail")
+	latency := cmd.Flags().Duration("latency", 0, "with --dry-run: the mean time of a call, "+
+		"such as 1.2s, to estimate how long the job takes one call at a time and with the pool")
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
 	}
 	flags := newConfigFlags(cmd, env, nil, defaults)
-	flags.refuseConnection("process runs its own server, with one partition: remove it, or use stage load and stage run for rows on a NATS server")
+	flags.refuseConnection("process runs its own server, with one partition: " +
+		"remove it, or use stage load and stage run for rows on a NATS server")
 	run := func(soft, hard context.Context, cfg *config.Config, args []string) error {
 		if o.Limit < 0 {
-			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.Limit))
+			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all",
+				o.Limit))
 		}
 		switch o.Retry = retry.options(); {
 		case o.Retry == nil:
 		case args[0] == "-" && o.Job == "":
-			return config.Invalid(errors.New("--retry-failed with standard input: name the job with --job, since no other run can find it"))
+			return config.Invalid(errors.New("--retry-failed with standard input: " +
+				"name the job with --job, since no other run can find it"))
 		case o.Fresh:
-			return config.Invalid(errors.New("--retry-failed with --fresh: remove one of them, since --fresh discards the failed results and sends all rows"))
+			return config.Invalid(errors.New("--retry-failed with --fresh: " +
+				"remove one of them, since --fresh discards the failed results and sends all rows"))
 		case *dry:
-			return config.Invalid(errors.New("--retry-failed with --dry-run: remove one of them, since a dry run renders all rows, whatever is stored"))
+			return config.Invalid(errors.New("--retry-failed with --dry-run: " +
+				"remove one of them, since a dry run renders all rows, whatever is stored"))
 		}
 		if err := table.set(&o, args[0]); err != nil {
 			return config.Invalid(err)
 		}
 		switch given := cmd.Flags().Changed("latency"); {
 		case given && !*dry:
-			return config.Invalid(errors.New("--latency: it is about the estimate of --dry-run: add that, or remove it"))
+			return config.Invalid(errors.New("--latency: it is about the estimate of --dry-run: " +
+				"add that, or remove it"))
 		case given && (*latency <= 0 || *latency > time.Hour):
-			return config.Invalid(fmt.Errorf("--latency %v: give the mean time of a call, such as 1.2s, at most 1h", *latency))
+			return config.Invalid(fmt.Errorf("--latency %v: give the mean time of a call, "+
+				"such as 1.2s, at most 1h", *latency))
 		}
 		if *dry {
 			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
@@ -80,19 +96,20 @@ func newProcessCommand(env *Env) *cobra.Command {
 		o.FailOnError, o.Where, o.LimitMemory = failed.allowed, flags.whereJob, env.LimitMemory
 		o.CancelBatches = *cancelBatches
 		o.Mock = llmtest.Config{}.Start
-		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg, args[0], o)
+		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg,
+			args[0], o)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		need := config.NeedCalls
 		if *dry {
-			need = config.NeedPrompt // a key is what a dry run does without
+			need = config.NeedPrompt // a dry run needs no key
 		}
 		return flags.run(need, run)(cmd, args)
 	}
 	return cmd
 }
 
-// retryAll is the value of --retry-failed without one.
+// retryAll is the value that --retry-failed has without a list of reasons.
 const retryAll = "all"
 
 // retryFlag is the flag --retry-failed: which failed rows are sent again. It implements
@@ -102,12 +119,13 @@ type retryFlag struct{ reasons []string }
 // addRetryFlag adds --retry-failed to a command.
 func addRetryFlag(cmd *cobra.Command) *retryFlag {
 	f := &retryFlag{}
-	cmd.Flags().Var(f, "retry-failed", "send failed rows again; with `reasons`, such as api_call_failed,refused, only those that failed for one of them; default: none")
+	cmd.Flags().Var(f, "retry-failed", "send failed rows again; with `reasons`, "+
+		"such as api_call_failed,refused, only those that failed for one of them; default: none")
 	cmd.Flags().Lookup("retry-failed").NoOptDefVal = retryAll
 	return f
 }
 
-// options returns which rows to send again, or nil for none.
+// options returns which failed rows to send again, or nil to send none.
 func (f *retryFlag) options() *job.Retry {
 	switch {
 	case len(f.reasons) == 0:
@@ -131,7 +149,7 @@ func (f *retryFlag) Set(list string) error {
 	return nil
 }
 
-// retryReasons returns what --retry-failed accepts.
+// retryReasons returns the words that --retry-failed accepts.
 func retryReasons() []string {
 	known := []string{retryAll}
 	for _, r := range llm.Reasons() {
@@ -143,7 +161,7 @@ func retryReasons() []string {
 // String returns the reasons.
 func (f *retryFlag) String() string { return strings.Join(f.reasons, ",") }
 
-// Type is what the help calls the value.
+// Type returns the name of the value for the help.
 func (f *retryFlag) Type() string { return "reasons" }
 
 // failOnError is the value of --fail-on-error[=PERCENT].
@@ -151,7 +169,7 @@ type failOnError struct {
 	allowed *big.Rat // most rows that may fail, in percent, or nil for any number
 }
 
-// anyFailedRow is the value of --fail-on-error alone.
+// anyFailedRow is the value that --fail-on-error has without a percentage.
 const anyFailedRow = "0"
 
 // percents is how a share is written: digits that are compared exactly, so no 1e2, NaN or
@@ -161,12 +179,14 @@ var percents = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]{1,6})?%?$`)
 // Set reads a share of rows in percent.
 func (f *failOnError) Set(text string) error {
 	share := new(big.Rat)
-	ok := percents.MatchString(text) // checked first: a number such as 1e999999999 takes minutes to read
+	// The form is checked first, since [big.Rat.SetString] takes minutes for 1e999999999.
+	ok := percents.MatchString(text)
 	if ok {
 		_, ok = share.SetString(strings.TrimSuffix(text, "%"))
 	}
 	if !ok || share.Cmp(big.NewRat(100, 1)) > 0 {
-		return errors.New("give the percentage of rows that may fail, 0 to 100, such as --fail-on-error=5; without a value any failed row counts")
+		return errors.New("give the percentage of rows that may fail, 0 to 100, " +
+			"such as --fail-on-error=5; without a value any failed row counts")
 	}
 	f.allowed = share
 	return nil
@@ -175,19 +195,21 @@ func (f *failOnError) Set(text string) error {
 // String returns the default, for the help.
 func (f *failOnError) String() string { return "" }
 
-// Type names the value, for the help.
+// Type returns the name of the value for the help.
 func (f *failOnError) Type() string { return "percent" }
 
-// addFailOnError adds the flag to a command.
+// addFailOnError adds --fail-on-error.
 func addFailOnError(cmd *cobra.Command) *failOnError {
 	f := &failOnError{}
-	flag := cmd.Flags().VarPF(f, "fail-on-error", "", "exit with 4 if any row failed, or with =PERCENT if more than that share did; default: failed rows are results, exit 0")
+	flag := cmd.Flags().VarPF(f, "fail-on-error", "", "exit with 4 if any row failed, "+
+		"or with =PERCENT if more than that share did; default: failed rows are results, exit 0")
 	flag.NoOptDefVal = anyFailedRow
 	return f
 }
 
-// oneInput checks the arguments of process: one input. Where there are more, it explains
-// that the value of a flag that may go without one follows an equals sign.
+// oneInput checks the arguments of process: there is one input. pflag takes the value of
+// a flag that may go without one only after an equals sign. So in --fail-on-error 5
+// rows.csv the 5 is an argument, and the error explains that.
 func oneInput(retry *retryFlag, failed *failOnError) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for _, arg := range args {
@@ -195,9 +217,11 @@ func oneInput(retry *retryFlag, failed *failOnError) cobra.PositionalArgs {
 			switch {
 			case len(args) < 2:
 			case len(retry.reasons) > 0 && slices.Contains(retryReasons(), reason):
-				return fmt.Errorf("--retry-failed takes its reasons after an equals sign: --retry-failed=%s", arg)
+				return fmt.Errorf("--retry-failed takes its reasons after an equals sign: "+
+					"--retry-failed=%s", arg)
 			case failed.allowed != nil && percents.MatchString(arg):
-				return fmt.Errorf("--fail-on-error takes its percentage after an equals sign: --fail-on-error=%s", arg)
+				return fmt.Errorf("--fail-on-error takes its percentage after an equals sign: "+
+					"--fail-on-error=%s", arg)
 			}
 		}
 		return required(noInput, cobra.ExactArgs(1))(cmd, args)
@@ -212,18 +236,22 @@ type tableFlags struct {
 	flatten   bool
 }
 
-// addTableFlags adds the flags for results as CSV.
+// addTableFlags adds the flags of process for results as CSV.
 func addTableFlags(cmd *cobra.Command) *tableFlags {
 	t := &tableFlags{cmd: cmd}
-	cmd.Flags().StringVar(&t.delimiter, "out-delimiter", "", "character between the columns of results as CSV, or tab; default: that of a CSV input (--delimiter), a comma, or a tab in .tsv")
-	cmd.Flags().BoolVar(&t.mark, "bom", false, "begin results as CSV with the byte order mark by which Excel knows UTF-8; default: as a CSV input does")
-	cmd.Flags().BoolVar(&t.flatten, "flatten", false, "give each member of the reply's object a column in results as CSV, such as llm_response.category, by STAGE_RESPONSE_SCHEMA_FILE")
+	cmd.Flags().StringVar(&t.delimiter, "out-delimiter", "", "character between the columns of "+
+		"results as CSV, or tab; default: that of a CSV input (--delimiter), a comma, "+
+		"or a tab in .tsv")
+	cmd.Flags().BoolVar(&t.mark, "bom", false, "begin results as CSV with the byte order mark by "+
+		"which Excel knows UTF-8; default: as a CSV input does")
+	cmd.Flags().BoolVar(&t.flatten, "flatten", false, "give each member of the reply's object a "+
+		"column in results as CSV, such as llm_response.category, by STAGE_RESPONSE_SCHEMA_FILE")
 	completeWords(cmd, "out-delimiter", "tab", ";", "|")
 	return t
 }
 
-// set sets the options of a job of that input. Where the input has no columns,
-// --delimiter is about the results.
+// set sets the options of a job with that input. --delimiter is about the input; but if
+// the input is JSON, which has no columns, it is about the results.
 func (t *tableFlags) set(o *job.Options, input string) (err error) {
 	o.Table = job.TableOptions{Flatten: t.flatten}
 	if t.cmd.Flags().Changed("bom") {

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newProveCommand makes stage prove, which prints what proves one row, or checks that
-// offline. A proof that does not hold is an error, with exit code 1.
+// newProveCommand makes stage prove, which prints the proof of one row, or checks a proof
+// without any stream. A proof that does not hold is an error, with exit code 1.
 func newProveCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "prove (--row N | --check FILE)",
@@ -27,23 +27,30 @@ func newProveCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	o := prove.Options{}
-	cmd.Flags().Uint64Var(&o.Row, "row", 0, "print the proof of the row with this `sequence` in the input stream")
-	cmd.Flags().IntVar(&o.Partition, "partition", -1, "the row's partition, counted from 0; -1: look in all")
-	check := cmd.Flags().String("check", "", "check the proof in a `FILE`, and print what it proves; - is standard input")
-	rootFile := cmd.Flags().String("root", "", "a root to lead to: the `FILE` has what stage verify printed; default: the present end of the results")
+	cmd.Flags().Uint64Var(&o.Row, "row", 0,
+		"print the proof of the row with this `sequence` in the input stream")
+	cmd.Flags().IntVar(&o.Partition, "partition", -1,
+		"the row's partition, counted from 0; -1: look in all")
+	check := cmd.Flags().String("check", "",
+		"check the proof in a `FILE`, and print what it proves; - is standard input")
+	rootFile := cmd.Flags().String("root", "", "a root to lead to: the `FILE` has what stage "+
+		"verify printed; default: the present end of the results")
 	out := cmd.Flags().StringP("out", "o", "", "file for the proof; default: standard output")
 	flags := newStoreFlags(cmd, env)
 	flags.anyInput = true
 	prepare := func(*config.Config) (err error) {
 		if o.Row == 0 {
-			return config.Invalid(errors.New("--row: give the sequence of a row in the input stream, as in stage prove --row 7; or --check FILE"))
+			return config.Invalid(errors.New("--row: give the sequence of a row in the input " +
+				"stream, as in stage prove --row 7; or --check FILE"))
 		}
 		if cmd.Flags().Changed("root") {
 			o.Roots, err = readRoots(*rootFile)
 		}
 		return config.Invalid(err)
 	}
-	run := flags.runOnStore(prepare, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+	printProof := func(
+		ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+	) error {
 		file, err := prove.Row(ctx, js, cfg, o)
 		if err != nil {
 			return err
@@ -53,13 +60,15 @@ func newProveCommand(env *Env) *cobra.Command {
 			return err
 		}
 		return errors.Join(terminal.WriteJSON(w, file), closeOut())
-	})
+	}
+	run := flags.runOnStore(prepare, printProof)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("check") {
 			return run(cmd, args)
 		}
 		if cmd.Flags().Changed("row") {
-			return config.Invalid(errors.New("--row and --check: one makes a proof, the other checks one; give one of the two"))
+			return config.Invalid(errors.New("--row and --check: one makes a proof, " +
+				"the other checks one; give one of the two"))
 		}
 		return checkProof(cmd.Context(), env, *check, *rootFile)
 	}

@@ -22,18 +22,23 @@ func newRedriveCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	var o redrive.Options
-	cmd.Flags().StringSliceVar(&o.Reasons, "reason", nil, "only results that failed for these reasons, such as api_call_failed,refused; default: all")
+	cmd.Flags().StringSliceVar(&o.Reasons, "reason", nil,
+		"only results that failed for these reasons, such as api_call_failed,refused; default: all")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "count the rows, publish nothing")
 	asJSON := cmd.Flags().Bool("json", false, "print the counts as JSON")
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_RESPONSE_FIELD", "STAGE_ON_UPSTREAM_ERROR")
-	cmd.RunE = flags.runOnStore(nil, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+	run := func(
+		ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+	) error {
 		if err := flags.reopen(cfg, o.DryRun); err != nil {
 			return err
 		}
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
-		err = errors.Join(err, flags.reopen(cfg, o.DryRun)) // a run of the job may have ended meanwhile
-		switch {                                            // the report is printed even if it ended early
+		// The job is marked again: a run that has ended meanwhile may have noted it as done.
+		err = errors.Join(err, flags.reopen(cfg, o.DryRun))
+		// The report is printed even if it ended early.
+		switch {
 		case r == nil:
 		case *asJSON:
 			err = errors.Join(err, terminal.WriteJSON(env.Stdout, r))
@@ -41,6 +46,7 @@ func newRedriveCommand(env *Env) *cobra.Command {
 			r.Write(env.Stdout)
 		}
 		return err
-	})
+	}
+	cmd.RunE = flags.runOnStore(nil, run)
 	return cmd
 }

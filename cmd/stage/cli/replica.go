@@ -24,7 +24,8 @@ const replicaCommand = "replica"
 // the demo, even a demo that was killed. A signal does not end it: Ctrl-C is sent to all
 // processes of a terminal, and the demo ends its replicas itself.
 func newReplicaCommand(env *Env) *cobra.Command {
-	cmd := &cobra.Command{Use: replicaCommand, Short: "a replica of the demo with --chaos, which starts it", Args: cobra.NoArgs, Hidden: true}
+	cmd := &cobra.Command{Use: replicaCommand, Short: "a replica of the demo with --chaos, " +
+		"which starts it", Args: cobra.NoArgs, Hidden: true}
 	flags := newConfigFlags(cmd, env, nil, nil)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.Load(cmd.Context(), config.NeedCalls)
@@ -40,11 +41,16 @@ func newReplicaCommand(env *Env) *cobra.Command {
 		}
 		terminal.PrintLine(env.Stdout, "%s", dashboard.URL(listener))
 		log := slog.New(slog.DiscardHandler)
-		if cfg.Process.LogLevel != demoDefaults["STAGE_LOG_LEVEL"] { // otherwise it would only repeat the demo's own messages
+		// At the demo's own level, the log would only repeat the messages of the demo.
+		if cfg.Process.LogLevel != demoDefaults["STAGE_LOG_LEVEL"] {
 			log = logging.NewConfigured(cfg, env.Stderr)
 		}
 		defer logging.Flush(log)
-		return stage.Run(soft, hard, cfg, stage.Deps{MockLLM: llmtest.Config{}.Start, Logger: log, Listener: listener, Options: stage.Options{Console: env.Stderr}})
+		return stage.Run(soft, hard, cfg,
+			stage.Deps{
+				MockLLM: llmtest.Config{}.Start, Logger: log, Listener: listener,
+				Options: stage.Options{Console: env.Stderr},
+			})
 	}
 	return cmd
 }

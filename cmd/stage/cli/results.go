@@ -23,8 +23,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newResultsCommand makes stage results, which prints stored results: once, partition by
-// partition, or with --follow all of them as they are stored.
+// newResultsCommand makes stage results, which prints stored results: once, one partition
+// after the other, or with --follow all partitions as results are stored.
 func newResultsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "results",
@@ -33,13 +33,20 @@ func newResultsCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	r := &resultsCommand{env: env}
-	cmd.Flags().StringVarP(&r.out, "out", "o", "", "file for the results, as JSONL; default: standard output")
-	cmd.Flags().BoolVarP(&r.follow, "follow", "f", false, "follow new results of all partitions until interrupted")
-	cmd.Flags().BoolVar(&r.o.Failed, "failed", false, "only failed rows that no later result replaces")
-	cmd.Flags().StringVar(&r.since, "since", "", "only results stored since a time (2006-01-02T15:04:05Z) or that long ago (1h); default: all")
-	cmd.Flags().IntVar(&r.o.Last, "last", results.All, "only the last N results of these; with --follow 0 means only new ones; -1: all")
-	cmd.Flags().BoolVar(&r.o.WithMeta, "with-meta", false, `print {"meta":…,"result":…}: sequences, partition, status, time, owner, key and headers beside each result`)
-	cmd.Flags().IntVar(&r.o.Partition, "partition", results.AllPartitions, "only this partition, counted from 0; -1: all")
+	cmd.Flags().StringVarP(&r.out, "out", "o", "",
+		"file for the results, as JSONL; default: standard output")
+	cmd.Flags().BoolVarP(&r.follow, "follow", "f", false,
+		"follow new results of all partitions until interrupted")
+	cmd.Flags().BoolVar(&r.o.Failed, "failed", false,
+		"only failed rows that no later result replaces")
+	cmd.Flags().StringVar(&r.since, "since", "", "only results stored since a time "+
+		"(2006-01-02T15:04:05Z) or that long ago (1h); default: all")
+	cmd.Flags().IntVar(&r.o.Last, "last", results.All,
+		"only the last N results of these; with --follow 0 means only new ones; -1: all")
+	cmd.Flags().BoolVar(&r.o.WithMeta, "with-meta", false,
+		`print {"meta":…,"result":…}: sequences, partition, status, time, owner, key and headers beside each result`)
+	cmd.Flags().IntVar(&r.o.Partition, "partition", results.AllPartitions,
+		"only this partition, counted from 0; -1: all")
 	r.flags = newStoreFlags(cmd, env)
 	r.flags.anyInput = true
 	cmd.RunE = r.flags.runOrFollow(&r.follow, r.check, r.print, r.followAll)
@@ -56,15 +63,18 @@ type resultsCommand struct {
 	follow bool
 }
 
-// check reads the flags.
+// check reads the flags. The partitions are merged by time where only some results are
+// printed, or all that come: the last 10 results of a stage may be of any partition.
 func (r *resultsCommand) check(*config.Config) (err error) {
 	switch {
 	case job.IsTable(r.out):
-		return fmt.Errorf("-o %s: results are printed as JSONL: name a file that ends in .jsonl, or have stage process write CSV", r.out)
+		return fmt.Errorf("-o %s: results are printed as JSONL: name a file that ends in .jsonl, "+
+			"or have stage process write CSV", r.out)
 	case r.o.Last < results.All:
 		return fmt.Errorf("--last %d: give a number of results, or -1 for all", r.o.Last)
 	case r.o.Partition < results.AllPartitions:
-		return fmt.Errorf("--partition %d: partitions are counted from 0; -1 means all", r.o.Partition)
+		return fmt.Errorf("--partition %d: partitions are counted from 0; -1 means all",
+			r.o.Partition)
 	}
 	r.o.Merged = r.follow || r.o.Last != results.All
 	r.o.Since, err = sinceTime(r.since, time.Now())
@@ -78,36 +88,45 @@ func (r *resultsCommand) print(
 	if err := checkPartition(ctx, js, cfg, r.o.Partition); err != nil {
 		return err
 	}
-	err := r.withPrinter(ctx, cfg, func(p *results.Printer, _ *bufio.Writer) error { return p.Print(ctx, js) })
+	err := r.withPrinter(ctx, cfg,
+		func(p *results.Printer, _ *bufio.Writer) error { return p.Print(ctx, js) })
 	if err != nil {
 		return err
 	}
 	n, err := erased.Count(ctx, js, cfg)
 	if n > 0 {
-		terminal.PrintLine(r.env.Stderr, "%s erased: stage tail --row shows when, and who has asked for it", terminal.Plural(n, "result"))
+		terminal.PrintLine(r.env.Stderr,
+			"%s erased: stage tail --row shows when, and who has asked for it",
+			terminal.Plural(n, "result"))
 	}
 	return err
 }
 
-// followAll prints the results that are stored, and then those that come.
+// followAll prints the stored results, and then each new one until ctx ends.
 func (r *resultsCommand) followAll(ctx context.Context, cfg *config.Config) error {
 	r.o.Recreated = len(cfg.NATS.URL) == 0
 	log := logging.NewConfigured(cfg, r.env.Stderr)
 	return r.withPrinter(ctx, cfg, func(p *results.Printer, out *bufio.Writer) error {
-		waiting := func() { terminal.PrintLine(r.env.Stderr, "waiting for a process that serves %s", cfg.Data.Dir) }
-		return follow.Run(ctx, cfg, log, waiting, func(ctx context.Context, js jetstream.JetStream, more bool) error {
+		waiting := func() {
+			terminal.PrintLine(r.env.Stderr,
+				"waiting for a process that serves %s", cfg.Data.Dir)
+		}
+		// Without more, no process serves the store now, and what it has is printed once.
+		show := func(ctx context.Context, js jetstream.JetStream, more bool) error {
 			if !more {
 				return errors.Join(p.Print(ctx, js), out.Flush())
 			}
 			return errors.Join(p.Follow(ctx, js, func() {
-				terminal.PrintLine(r.env.Stderr, "waiting for stream %s, which does not exist yet", cfg.Result.Stream)
+				terminal.PrintLine(r.env.Stderr, "waiting for stream %s, which does not exist yet",
+					cfg.Result.Stream)
 			}), out.Flush())
-		})
+		}
+		return follow.Run(ctx, cfg, log, waiting, show)
 	})
 }
 
-// withPrinter calls f with a printer on the output of the command, which it flushes and
-// closes then.
+// withPrinter calls f with a printer on the output of the command, and then flushes and
+// closes the output.
 func (r *resultsCommand) withPrinter(
 	ctx context.Context, cfg *config.Config, f func(*results.Printer, *bufio.Writer) error,
 ) error {
@@ -119,8 +138,8 @@ func (r *resultsCommand) withPrinter(
 	return errors.Join(f(results.NewPrinter(cfg, out, r.o), out), out.Flush(), closeOut())
 }
 
-// openOut creates or empties the file for the results; "" and "-" are stdout. The caller
-// must call closeOut.
+// openOut creates the file for the results, or empties it. A path of "" or "-" is stdout.
+// The caller must call closeOut.
 func openOut(stdout io.Writer, path string) (out io.Writer, closeOut func() error, err error) {
 	if path == "" || path == "-" {
 		return terminal.JSON(stdout), func() error { return nil }, nil
@@ -132,15 +151,18 @@ func openOut(stdout io.Writer, path string) (out io.Writer, closeOut func() erro
 	return f, f.Close, nil
 }
 
-// checkPartition refuses a partition that nobody has served, and a stream that does not
-// exist.
-func checkPartition(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int) error {
+// checkPartition refuses a partition that nobody has served, and reports a stream that
+// does not exist. Without it, both would print nothing, like a stage without results.
+func checkPartition(
+	ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int,
+) error {
 	n, err := stored.Partitions(ctx, js, cfg)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return stored.MissingStream(err, cfg.Result.Stream, "STAGE_RESULT_STREAM")
 	case err == nil && partition >= n:
-		err = config.Invalid(fmt.Errorf("--partition %d: there are %d, counted from 0", partition, n))
+		err = config.Invalid(fmt.Errorf("--partition %d: there are %d, counted from 0",
+			partition, n))
 	}
 	return err
 }

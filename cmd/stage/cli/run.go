@@ -17,12 +17,14 @@ import (
 // it stops at once.
 func newRunCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "run",
-		Short:   "take rows from a stream, send them to the LLM and store ordered results, until stopped",
+		Use: "run",
+		Short: "take rows from a stream, send them to the LLM and store ordered results, " +
+			"until stopped",
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
 	}
-	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created since the last claim, and begin with its first row")
+	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created "+
+		"since the last claim, and begin with its first row")
 	cancelBatches := addCancelBatches(cmd)
 	flags := newConfigFlags(cmd, env, nil, nil)
 	if env.HangupEnds {
@@ -36,7 +38,8 @@ func newRunCommand(env *Env) *cobra.Command {
 		}
 		soft, hard, stop := env.Contexts(cmd.Context(), flags.ends...)
 		defer stop()
-		if env.LimitMemory != nil && len(cfgs[0].NATS.URL) > 0 { // the memory of an embedded server is unknown
+		// With an embedded server, the settings do not say how much memory is needed.
+		if env.LimitMemory != nil && len(cfgs[0].NATS.URL) > 0 {
 			env.LimitMemory(stage.MemoryLimit(cfgs...))
 		}
 		reloads, stopReloads := env.Reloads()
@@ -47,7 +50,10 @@ func newRunCommand(env *Env) *cobra.Command {
 			MockLLM: llmtest.Config{}.Start,
 			Logger:  log,
 			Reloads: reloads,
-			Options: stage.Options{Console: env.Stderr, NewInput: *newInput, CancelBatches: *cancelBatches},
+			Options: stage.Options{
+				Console: env.Stderr, NewInput: *newInput,
+				CancelBatches: *cancelBatches,
+			},
 		}
 		if *stages != "" {
 			return stage.RunSeveral(soft, hard, cfgs, deps)
@@ -59,5 +65,7 @@ func newRunCommand(env *Env) *cobra.Command {
 
 // addCancelBatches adds --cancel-batches.
 func addCancelBatches(cmd *cobra.Command) *bool {
-	return cmd.Flags().Bool("cancel-batches", false, "at a stop, cancel the open batches of the batch lane (STAGE_LANE) at the provider; default: they run on, and the next start collects their answers")
+	return cmd.Flags().Bool("cancel-batches", false, "at a stop, cancel the open batches of the "+
+		"batch lane (STAGE_LANE) at the provider; default: "+
+		"they run on, and the next start collects their answers")
 }

@@ -19,31 +19,41 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newSetupCommand makes stage setup, which creates and checks what run needs, as a user
-// who may do so, or prints what run's own user must be allowed. It alone has the flags
-// for the bounds of new streams: no stage changes a stream that exists.
+// newSetupCommand makes stage setup. As a user who may create streams, it creates and
+// checks everything that run needs; or it prints the permissions of run's own user. It
+// alone has the flags for the bounds of new streams, since no stage changes a stream that
+// exists.
 func newSetupCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "setup",
-		Short:   "create missing streams and durable consumers and check existing ones, or print them, or what the NATS user must be allowed",
+		Use: "setup",
+		Short: "create missing streams and durable consumers and check existing ones, " +
+			"or print them, or what the NATS user must be allowed",
 		GroupID: groupSetup,
 		Args:    cobra.NoArgs,
 	}
-	permit := cmd.Flags().Bool("print-permissions", false, "print the least permissions of run's NATS user with these settings, and connect to no server")
-	who := cmd.Flags().String("for", forRun, "whose permissions: run, or erase, which should have a user of its own")
+	permit := cmd.Flags().Bool("print-permissions", false, "print the least permissions of run's "+
+		"NATS user with these settings, and connect to no server")
+	who := cmd.Flags().String("for", forRun,
+		"whose permissions: run, or erase, which should have a user of its own")
 	completeWords(cmd, "for", forRun, forErase)
-	list := cmd.Flags().Bool("print-streams", false, "print the configurations of the streams that setup creates with these settings, as JSON, and connect to no server")
-	output := cmd.Flags().StringP("output", "o", formatConf, "how to print the permissions: conf (of nats-server) or json")
+	list := cmd.Flags().Bool("print-streams", false, "print the configurations of the streams "+
+		"that setup creates with these settings, as JSON, and connect to no server")
+	output := cmd.Flags().StringP("output", "o", formatConf,
+		"how to print the permissions: conf (of nats-server) or json")
 	completeWords(cmd, "output", formatConf, formatJSON)
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
-		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM", "STAGE_BATCH", "STAGE_BATCH_STREAM")
+		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM",
+		"STAGE_BATCH", "STAGE_BATCH_STREAM")
 	flags.allow(settingsOfPermissions...)
-	flags.own("STAGE_STREAM_REPLICAS", "STAGE_STREAM_STORAGE", "STAGE_RESULT_MAX_BYTES", "STAGE_AUDIT_MAX_BYTES",
+	flags.own("STAGE_STREAM_REPLICAS", "STAGE_STREAM_STORAGE", "STAGE_RESULT_MAX_BYTES",
+		"STAGE_AUDIT_MAX_BYTES",
 		"STAGE_AUDIT_MAX_AGE", "STAGE_JOURNAL_MAX_BYTES")
 	stages := flags.addStages()
-	setUp := flags.runStages(stages, config.NeedNothing, func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
-		return withStreams(soft, env, cfgs[0], func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, _ *config.Config) error {
+	run := func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
+		do := func(
+			ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, _ *config.Config,
+		) error {
 			var errs []error
 			for _, cfg := range cfgs {
 				err := setUpStreams(ctx, env, conn.NC(), cfg)
@@ -60,30 +70,37 @@ func newSetupCommand(env *Env) *cobra.Command {
 			}
 			_, err := fmt.Fprintln(env.Stdout, "streams and durable consumers are ready")
 			return err
-		})
-	})
+		}
+		return withStreams(soft, env, cfgs[0], do)
+	}
+	setUp := flags.runStages(stages, config.NeedNothing, run)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case *output != formatConf && *output != formatJSON:
-			return config.Invalid(fmt.Errorf("--output %q: it is %s or %s", *output, formatConf, formatJSON))
+			return config.Invalid(fmt.Errorf("--output %q: it is %s or %s", *output, formatConf,
+				formatJSON))
 		case *who != forRun && *who != forErase:
 			return config.Invalid(fmt.Errorf("--for %q: it is %s or %s", *who, forRun, forErase))
 		case cmd.Flags().Changed("for") && !*permit:
-			return config.Invalid(errors.New("--for: it is about --print-permissions: give that too, or remove it"))
+			return config.Invalid(errors.New("--for: it is about --print-permissions: " +
+				"give that too, or remove it"))
 		case *list && *permit:
-			return config.Invalid(errors.New("--print-streams: it prints alone: remove it, or --print-permissions"))
+			return config.Invalid(errors.New("--print-streams: it prints alone: " +
+				"remove it, or --print-permissions"))
 		case *list:
 			return printStreams(cmd.Context(), env, flags, *stages)
 		case *permit:
 			return printPermissions(cmd.Context(), env, flags, *stages, *output, *who)
 		case cmd.Flags().Changed("output"):
-			return config.Invalid(errors.New("--output: it is about --print-permissions: give that too, or remove it"))
+			return config.Invalid(errors.New("--output: it is about --print-permissions: " +
+				"give that too, or remove it"))
 		}
 		for _, variable := range settingsOfPermissions {
-			flags.refuse("setup uses it only with --print-permissions: add that, or remove it", config.FlagName(variable))
+			flags.refuse("setup uses it only with --print-permissions: add that, or remove it",
+				config.FlagName(variable))
 		}
 		if create := "STAGE_CREATE_STREAMS"; !cmd.Flags().Changed(config.FlagName(create)) {
-			flags.values[create] = "true" // setup is run to create what run may not
+			flags.values[create] = "true" // run's user may not create streams, setup's may
 		}
 		return setUp(cmd, args)
 	}
@@ -100,11 +117,16 @@ const (
 const formatConf = "conf"
 
 // settingsOfPermissions are variables that setup uses only to print permissions.
-var settingsOfPermissions = []string{"STAGE_BUDGET", "STAGE_CONTROL", "STAGE_DEDUPE", "STAGE_MAX_COST_USD", "STAGE_PRICES_FILE"}
+var settingsOfPermissions = []string{
+	"STAGE_BUDGET", "STAGE_CONTROL", "STAGE_DEDUPE",
+	"STAGE_MAX_COST_USD", "STAGE_PRICES_FILE",
+}
 
-// printPermissions prints what the NATS user of run needs with the settings in force. It
-// connects to no server.
-func printPermissions(ctx context.Context, env *Env, flags *configFlags, stages, output, who string) error {
+// printPermissions prints the permissions that the NATS user of run, or of erase, needs
+// with the present settings. It connects to no server.
+func printPermissions(
+	ctx context.Context, env *Env, flags *configFlags, stages, output, who string,
+) error {
 	flags.offline = true
 	cfgs, err := flags.LoadStages(ctx, stages, config.NeedNothing)
 	if err != nil {
@@ -120,8 +142,8 @@ func printPermissions(ctx context.Context, env *Env, flags *configFlags, stages,
 	return needed.WriteConf(env.Stdout)
 }
 
-// printStreams prints the streams of all stages, one for each name, as the nats CLI and the
-// API of JetStream have them. It connects to no server.
+// printStreams prints the streams of all stages, in the form of JetStream's API and the
+// nats CLI. A stream that several stages use is printed once. It connects to no server.
 func printStreams(ctx context.Context, env *Env, flags *configFlags, stages string) error {
 	flags.offline = true
 	cfgs, err := flags.LoadStages(ctx, stages, config.NeedNothing)
@@ -131,8 +153,9 @@ func printStreams(ctx context.Context, env *Env, flags *configFlags, stages stri
 	var all []jetstream.StreamConfig
 	for _, cfg := range cfgs {
 		for _, want := range stored.Streams(cfg).Wanted() {
-			if !slices.ContainsFunc(all, func(other jetstream.StreamConfig) bool { return other.Name == want.Name }) {
-				all = append(all, want) // later stages find it as the first one has created it
+			if !slices.ContainsFunc(all,
+				func(other jetstream.StreamConfig) bool { return other.Name == want.Name }) {
+				all = append(all, want) // as the first stage creates it; later ones only check it
 			}
 		}
 	}
@@ -142,8 +165,11 @@ func printStreams(ctx context.Context, env *Env, flags *configFlags, stages stri
 	return encoder.Encode(all)
 }
 
-// noteDenied names the streams from which stage erase can remove nothing.
-func noteDenied(ctx context.Context, env *Env, js jetstream.JetStream, cfgs []*config.Config) error {
+// noteDenied prints the streams from which stage erase can remove nothing, since they
+// deny deletes.
+func noteDenied(
+	ctx context.Context, env *Env, js jetstream.JetStream, cfgs []*config.Config,
+) error {
 	noted := make(map[string]bool)
 	for _, cfg := range cfgs {
 		names, err := erase.Denied(ctx, js, cfg)
@@ -169,8 +195,11 @@ func setUpStreams(ctx context.Context, env *Env, nc *nats.Conn, cfg *config.Conf
 	var errs []error
 	if cfg.Serve.Batches {
 		err := streams.EnsureBatches(ctx, nc, stored.Streams(cfg))
-		if errors.Is(err, nats.ErrPermissionViolation) { // of a user from before there were any
-			terminal.PrintLine(env.Stderr, "note: %v; until then deferred batches are refused, and no row depends on it (STAGE_BATCH=false needs no stream)", config.Explained(err))
+		// A user of an earlier version has no permission for the stream of deferred batches.
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			terminal.PrintLine(env.Stderr, "note: %v; until then deferred batches are refused, "+
+				"and no row depends on it (STAGE_BATCH=false needs no stream)",
+				config.Explained(err))
 			err = nil
 		}
 		errs = append(errs, err)

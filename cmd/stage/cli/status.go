@@ -23,22 +23,25 @@ import (
 // watchEvery is the time between two looks of status --watch.
 const watchEvery = 2 * time.Second
 
-// newStatusCommand makes stage status. It asks the process at STAGE_HTTP_ADDR over HTTP,
-// or all replicas over NATS where a flag names the server or the stage, or where nothing
+// newStatusCommand makes stage status. It asks the process at STAGE_HTTP_ADDR over HTTP.
+// It asks all replicas over NATS if a flag names the server or the stage, or if nothing
 // listens at that address.
 func newStatusCommand(env *Env) *cobra.Command {
 	v := &statusView{env: env, memory: replicas.NewMemory()}
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "show what a running stage is doing: state, rows, throttle, shared budget, all replicas, partitions",
+		Use: "status",
+		Short: "show what a running stage is doing: state, rows, throttle, shared budget, " +
+			"all replicas, partitions",
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
 	}
 	const httpAddr, name, dataDir = "STAGE_HTTP_ADDR", "STAGE_NAME", "STAGE_DATA_DIR"
 	output := addOutputFlag(cmd, "table, or json: /api/status, and all replicas as whole")
 	asJSON := cmd.Flags().Bool("json", false, "the same as -o json")
-	watch := cmd.Flags().Bool("watch", false, "look again every 2 s, until it is stopped; with json a line each time")
-	process := cmd.Flags().Bool("process", false, "show the process at STAGE_HTTP_ADDR alone, with all that it says of itself")
+	watch := cmd.Flags().Bool("watch", false,
+		"look again every 2 s, until it is stopped; with json a line each time")
+	process := cmd.Flags().Bool("process", false,
+		"show the process at STAGE_HTTP_ADDR alone, with all that it says of itself")
 	cmd.MarkFlagsMutuallyExclusive("output", "json")
 	flags := newConfigFlags(cmd, env, []string{groupNATS}, nil)
 	flags.allow(httpAddr, name, dataDir)
@@ -46,38 +49,42 @@ func newStatusCommand(env *Env) *cobra.Command {
 		cmd.Flags().Lookup(config.FlagName(variable)).Annotations[flagCommon] = []string{}
 	}
 	changed := func(name string) bool { return cmd.Flags().Changed(name) }
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		if err := checkOutput(*output); err != nil {
 			return config.Invalid(err)
 		}
-		named := changed(serverFlag) || changed(contextFlag) || changed(config.FlagName("STAGE_NATS_URL")) || changed(config.FlagName(name))
+		named := changed(serverFlag) || changed(contextFlag) ||
+			changed(config.FlagName("STAGE_NATS_URL")) || changed(config.FlagName(name))
 		v.cfg, v.json, v.process = cfg, *output == formatJSON || *asJSON, *process
 		v.overHTTP = *process || changed(config.FlagName(httpAddr))
 		switch v.overNATS = named && !v.overHTTP; {
 		case named && *process:
-			return config.Invalid(errors.New("--process asks the process at STAGE_HTTP_ADDR: remove what names the server or the stage"))
+			return config.Invalid(errors.New("--process asks the process at STAGE_HTTP_ADDR: " +
+				"remove what names the server or the stage"))
 		case v.overHTTP && changed(config.FlagName(name)):
-			return config.Invalid(errors.New("--http-addr asks that process, which shows all of its stages: remove --name"))
+			return config.Invalid(errors.New("--http-addr asks that process, " +
+				"which shows all of its stages: remove --name"))
 		}
 		defer v.close() //nolint:contextcheck // ctx may be over by then, and closing has a bound of its own
 		if !*watch {
 			return v.show(soft)
 		}
 		return v.watch(soft)
-	})
+	}
+	cmd.RunE = flags.run(config.NeedNothing, run)
 	return cmd
 }
 
-// statusView asks a stage and prints what it says.
+// statusView asks a stage once or again and again, and prints the answers.
 type statusView struct {
 	env                *Env
 	cfg                *config.Config
 	json, process      bool
-	overHTTP, overNATS bool // it asks in this way alone
+	overHTTP, overNATS bool // asks in this way alone; with neither, HTTP comes first
 	memory             *replicas.Memory
 
 	conn *natsconn.Conn // nil until NATS is asked
-	line bool           // JSON is one line
+	line bool           // prints JSON on one line, for --watch
 }
 
 // close closes the connection to NATS, if there is one.
@@ -90,8 +97,8 @@ func (v *statusView) close() {
 // clearScreen moves to the upper left corner of a terminal and clears it.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// watch looks again and again until ctx ends. An error of the first look ends it, later
-// ones are shown.
+// watch asks again and again until ctx ends. An error of the first look ends it, since
+// the address may be wrong. Later errors are shown: the stage may be restarting.
 func (v *statusView) watch(ctx context.Context) error {
 	v.line = true
 	tick := time.NewTicker(watchEvery)
@@ -121,7 +128,8 @@ func (v *statusView) watch(ctx context.Context) error {
 	}
 }
 
-// show asks and prints once.
+// show asks and prints once. It falls back to NATS only if the user has not asked for
+// HTTP, and if a server is known.
 func (v *statusView) show(ctx context.Context) error {
 	if v.overNATS {
 		return v.showAll(ctx)
@@ -143,8 +151,8 @@ func (v *statusView) show(ctx context.Context) error {
 	return err
 }
 
-// reachable reports whether a server is named, or the embedded one of another process
-// runs.
+// reachable reports whether there is a NATS server to ask: the settings name one, or
+// another process runs an embedded one.
 func (v *statusView) reachable() bool {
 	if len(v.cfg.NATS.URL) > 0 {
 		return true
@@ -153,8 +161,8 @@ func (v *statusView) reachable() bool {
 	return running && err == nil
 }
 
-// showProcess prints what a process says of its stages, and where a stage has other
-// replicas all of them.
+// showProcess prints the reports of a process about its stages. Where a stage has other
+// replicas, it prints all of them.
 func (v *statusView) showProcess(ctx context.Context, reports []status.Report, body []byte) error {
 	var wholes []json.RawMessage
 	if !v.process {
@@ -169,7 +177,8 @@ func (v *statusView) showProcess(ctx context.Context, reports []status.Report, b
 		}
 		write := reports[i].WriteText
 		var whole replicas.Whole
-		if i < len(wholes) && json.Unmarshal(wholes[i], &whole) == nil && whole.Stage == reports[i].Stage && whole.Several() {
+		if i < len(wholes) && json.Unmarshal(wholes[i], &whole) == nil &&
+			whole.Stage == reports[i].Stage && whole.Several() {
 			write = whole.WriteText
 		}
 		if err := write(v.env.Stdout); err != nil {
@@ -179,15 +188,17 @@ func (v *statusView) showProcess(ctx context.Context, reports []status.Report, b
 	return nil
 }
 
-// withWholes adds to the JSON of each stage its whole, as the last member; without one it
-// stays as it is.
+// withWholes adds to the JSON of each stage its whole, as the last member. A stage
+// without one stays as it is. The bytes are spliced, so that members which this version
+// does not know are kept.
 func withWholes(body []byte, wholes []json.RawMessage) []byte {
 	add := func(report, whole json.RawMessage) json.RawMessage {
 		report = bytes.TrimSpace(report)
 		if len(whole) == 0 || !bytes.HasSuffix(report, []byte("}")) || len(report) < 3 {
 			return report
 		}
-		return append(append(append(bytes.Clone(report[:len(report)-1]), `,"whole":`...), whole...), '}')
+		return append(append(append(bytes.Clone(report[:len(report)-1]), `,"whole":`...), whole...),
+			'}')
 	}
 	var several struct {
 		Stages []json.RawMessage `json:"stages"`
@@ -211,7 +222,8 @@ func withWholes(body []byte, wholes []json.RawMessage) []byte {
 	return joined
 }
 
-// showAll asks all replicas over NATS and prints their answers.
+// showAll asks all replicas over NATS and prints their answers. The connection stays open
+// for the next look.
 func (v *statusView) showAll(ctx context.Context) error {
 	if v.conn == nil {
 		conn, err := connectRunning(ctx, v.cfg, logging.NewConfigured(v.cfg, v.env.Stderr))
@@ -224,7 +236,8 @@ func (v *statusView) showAll(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := whole.Nobody(replicas.Subject(v.cfg.Name)); err != nil && (!v.line || len(whole.Replicas) == 0) {
+	if err := whole.Nobody(replicas.Subject(v.cfg.Name)); err != nil &&
+		(!v.line || len(whole.Replicas) == 0) {
 		return err
 	}
 	if !v.json {

@@ -24,12 +24,14 @@ var steerShort = map[control.Verb]string{
 	control.Drain:  "have a replica of a running stage hand over its partitions to others",
 }
 
-// steerMaker makes the command for one order.
+// steerMaker returns the maker of the command for one order: pause, resume, drain or
+// probe.
 func steerMaker(verb control.Verb) func(env *Env) *cobra.Command {
 	return func(env *Env) *cobra.Command { return newSteerCommand(env, verb) }
 }
 
-// newSteerCommand returns the command for one order.
+// newSteerCommand returns the command for one order. It needs a running stage that obeys
+// (STAGE_CONTROL).
 func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 	s, partition := &steer{env: env, wish: operator.Wish{Verb: verb}}, 0
 	cmd := &cobra.Command{
@@ -38,20 +40,25 @@ func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 		GroupID: groupWork,
 		Args:    cobra.NoArgs,
 	}
-	cmd.Flags().IntVar(&partition, "partition", -1, "`number` of the partition that it is about; default: all")
-	cmd.Flags().StringVar(&s.wish.Replica, "replica", "", "the `replica` that it is for: its run id, the begin of it, or its host, as stage status shows them; default: all")
+	cmd.Flags().IntVar(&partition, "partition", -1,
+		"`number` of the partition that it is about; default: all")
+	cmd.Flags().StringVar(&s.wish.Replica, "replica", "", "the `replica` that it is for: "+
+		"its run id, the begin of it, or its host, as stage status shows them; default: all")
 	flags := newConfigFlags(cmd, env, []string{"Stage", groupNATS, "Embedded server"}, nil)
-	cmd.RunE = flags.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		if cmd.Flags().Changed("partition") {
 			s.wish.Partition = &partition
 		}
 		switch {
-		case s.wish.Replica == "" && cmd.Flags().Changed("replica"): // a variable of a script that is not set must not mean all
-			return config.Invalid(errors.New("--replica is empty: name one, as stage status shows them, or leave it out to mean all"))
+		case s.wish.Replica == "" && cmd.Flags().Changed("replica"):
+			// --replica "$ID" with an unset variable must not mean all replicas.
+			return config.Invalid(errors.New("--replica is empty: name one, " +
+				"as stage status shows them, or leave it out to mean all"))
 		case s.wish.Partition != nil && partition < 0:
 			return config.Invalid(errors.New("--partition: partitions are numbered from 0"))
 		case verb == control.Drain && s.wish.Partition == nil && s.wish.Replica == "":
-			return config.Invalid(errors.New("name what to drain: --replica, as stage status shows them, or --partition"))
+			return config.Invalid(errors.New("name what to drain: --replica, " +
+				"as stage status shows them, or --partition"))
 		}
 		conn, err := connectRunning(soft, cfg, logging.NewConfigured(cfg, env.Stderr))
 		if err != nil {
@@ -59,7 +66,8 @@ func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 		}
 		defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 		return s.run(soft, conn, cfg)
-	})
+	}
+	cmd.RunE = flags.run(config.NeedNothing, run)
 	return cmd
 }
 
@@ -90,12 +98,14 @@ func (s *steer) run(ctx context.Context, conn *natsconn.Conn, cfg *config.Config
 		return err
 	}
 	if failed > 0 {
-		return fmt.Errorf("%s: %d of %s did not do it", s.wish.Verb, failed, terminal.Plural(len(outcomes), "replica"))
+		return fmt.Errorf("%s: %d of %s did not do it", s.wish.Verb, failed,
+			terminal.Plural(len(outcomes), "replica"))
 	}
 	return nil
 }
 
-// asker is who runs this command, as far as it can know.
+// asker returns who runs this command, as far as the program can know, for the audit of
+// the stage.
 func asker(conn *natsconn.Conn, cfg *config.Config, verb control.Verb) control.By {
 	by := control.By{Program: "stage " + string(verb), PID: os.Getpid(), NATSUser: cfg.NATS.User}
 	by.Host, _ = os.Hostname() // it is told to people only

@@ -13,18 +13,20 @@ import (
 )
 
 // storeFlags are the flags of a command that reads the streams of a stage or a job: the
-// flags of the configuration, and --job.
+// flags of the configuration, and --job, which names a store below STAGE_DATA_DIR.
 type storeFlags struct {
 	*configFlags
 
 	job  string
-	jobs string // the directory of jobs that --job is about
+	jobs string // the directory in which the job of --job is
 }
 
-// newStoreFlags adds the flags to the command.
+// newStoreFlags adds the flags to the command, and completes --job with the names of
+// jobs.
 func newStoreFlags(cmd *cobra.Command, env *Env) *storeFlags {
 	s := &storeFlags{}
-	cmd.Flags().StringVar(&s.job, "job", "", "name of a job of process, below STAGE_DATA_DIR; stage jobs ls lists them")
+	cmd.Flags().StringVar(&s.job, "job", "",
+		"name of a job of process, below STAGE_DATA_DIR; stage jobs ls lists them")
 	s.configFlags = newConfigFlags(cmd, env, groupsOfStreams, nil)
 	if err := cmd.RegisterFlagCompletionFunc("job", s.completeJobs); err != nil {
 		panic(err) // the flag was added above
@@ -33,10 +35,12 @@ func newStoreFlags(cmd *cobra.Command, env *Env) *storeFlags {
 }
 
 // completeJobs returns the names of the jobs for the shell.
-func (s *storeFlags) completeJobs(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (s *storeFlags) completeJobs(
+	cmd *cobra.Command, _ []string, _ string,
+) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if cfg, err := s.Load(cmd.Context(), config.NeedNothing); err == nil {
-		list, _ := jobs.List(cfg.Data.Dir) // no names to offer
+		list, _ := jobs.List(cfg.Data.Dir) // after an error there are no names to offer
 		for i := range list {
 			names = append(names, list[i].Name)
 		}
@@ -51,7 +55,8 @@ func (s *storeFlags) choose(cfg *config.Config) error {
 	}
 	for _, flag := range []string{config.FlagName("STAGE_NATS_URL"), serverFlag, contextFlag} {
 		if s.cmd.Flags().Changed(flag) {
-			return fmt.Errorf("--job and --%s: a job has a store of its own; give one of the two", flag)
+			return fmt.Errorf("--job and --%s: a job has a store of its own; give one of the two",
+				flag)
 		}
 	}
 	s.jobs = cfg.Data.Dir
@@ -60,7 +65,8 @@ func (s *storeFlags) choose(cfg *config.Config) error {
 	return nil
 }
 
-// reopen notes that rows of the job of --job may wait again; not at a dry run.
+// reopen notes that rows of the job of --job may wait again, so that stage jobs ls does
+// not list it as done. A dry run notes nothing.
 func (s *storeFlags) reopen(cfg *config.Config, dryRun bool) error {
 	if s.job == "" || dryRun {
 		return nil
@@ -68,7 +74,7 @@ func (s *storeFlags) reopen(cfg *config.Config, dryRun bool) error {
 	return jobs.Reopen(cfg.Data.Dir)
 }
 
-// exists reports as an error that there is nothing to open, and what there is instead.
+// exists reports as an error that there is no store to open, and which stores there are.
 func (s *storeFlags) exists(cfg *config.Config) error {
 	if s.job != "" {
 		if _, err := jobs.Find(s.jobs, s.job); err != nil {
@@ -81,9 +87,12 @@ func (s *storeFlags) exists(cfg *config.Config) error {
 	return requireStore(cfg.Data.Dir)
 }
 
-// runOnStore is [configFlags.runOnStreams] for a command that only reads: it opens no
-// directory without a store, where it would leave an empty one, but lists the jobs there.
-func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStreams) func(*cobra.Command, []string) error {
+// runOnStore is [configFlags.runOnStreams] for a command that only reads. In a directory
+// without a store it lists the jobs that are there. Opening such a directory would leave
+// an empty store in it, and tell the user that there are no rows.
+func (s *storeFlags) runOnStore(
+	check func(cfg *config.Config) error, f onStreams,
+) func(*cobra.Command, []string) error {
 	return s.runOnStreams(func(cfg *config.Config) error {
 		if err := s.choose(cfg); err != nil {
 			return err
@@ -97,13 +106,14 @@ func (s *storeFlags) runOnStore(check func(cfg *config.Config) error, f onStream
 	}, f)
 }
 
-// runOrFollow is runOnStore for a command with --follow, which never ends instead: it
-// reads a server, or a store through the process that serves it, now or later.
+// runOrFollow is runOnStore for a command with --follow. With that flag it never ends by
+// itself, and reads a server, or a store through the process that serves it, now or
+// later.
 func (s *storeFlags) runOrFollow(follow *bool, check func(cfg *config.Config) error, once onStreams,
 	forever func(ctx context.Context, cfg *config.Config) error,
 ) func(*cobra.Command, []string) error {
 	runOnce := s.runOnStore(check, once)
-	runForever := s.run(config.NeedNothing, func(soft, _ context.Context, cfg *config.Config, _ []string) error {
+	run := func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		if err := errors.Join(s.choose(cfg), check(cfg)); err != nil {
 			return config.Invalid(err)
 		}
@@ -111,7 +121,8 @@ func (s *storeFlags) runOrFollow(follow *bool, check func(cfg *config.Config) er
 			return err
 		}
 		return forever(soft, cfg)
-	})
+	}
+	runForever := s.run(config.NeedNothing, run)
 	return func(cmd *cobra.Command, args []string) error {
 		if *follow {
 			return runForever(cmd, args)
@@ -143,12 +154,14 @@ func requireStore(dir string) error {
 	case err != nil:
 		return err
 	case len(list) == 0:
-		return config.Invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, or the store with --data-dir", dir))
+		return config.Invalid(fmt.Errorf("there is no store at %s: name a server with --nats-url, "+
+			"or the store with --data-dir", dir))
 	}
-	return config.Invalid(fmt.Errorf("%s has no store of its own, but jobs of stage process: name one with\n%s", dir, jobLines(list)))
+	return config.Invalid(fmt.Errorf("%s has no store of its own, but jobs of stage process: "+
+		"name one with\n%s", dir, jobLines(list)))
 }
 
-// explainJob adds to the error of a job that does not exist which ones do.
+// explainJob adds to the error of a job that does not exist the jobs that do.
 func explainJob(err error) error {
 	missing, ok := errors.AsType[*jobs.NotFoundError](err)
 	if !ok {
@@ -156,12 +169,13 @@ func explainJob(err error) error {
 	}
 	list, _ := jobs.List(missing.Dir) // it only explains
 	if len(list) == 0 {
-		return config.Invalid(fmt.Errorf("%w, nor any other: name the directory of jobs with --data-dir", err))
+		return config.Invalid(fmt.Errorf("%w, nor any other: name the directory of jobs with "+
+			"--data-dir", err))
 	}
 	return config.Invalid(fmt.Errorf("%w, but\n%s", err, jobLines(list)))
 }
 
-// jobLines lists jobs by the flag that names them, in an error.
+// jobLines lists at most 20 jobs in an error, each as the flag that names it.
 func jobLines(list []jobs.Job) string {
 	const most = 20
 	lines := make([]string, 0, most+1)

@@ -32,13 +32,18 @@ func newTailCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	var o tail.Options
-	kinds := cmd.Flags().StringSlice("kind", nil, "kinds of events: call, row, run, batch; default, or empty: all")
+	kinds := cmd.Flags().StringSlice("kind", nil,
+		"kinds of events: call, row, run, batch; default, or empty: all")
 	completeList(cmd, "kind", kindsKnown)
-	row := cmd.Flags().String("row", "", "history of the row with this sequence in the input stream, or of one of its elements (SEQUENCE#ELEMENT); exit code 1 if it has none")
+	row := cmd.Flags().String("row", "", "history of the row with this sequence in the input "+
+		"stream, or of one of its elements (SEQUENCE#ELEMENT); exit code 1 if it has none")
 	cmd.Flags().BoolVar(&o.Failed, "failed", false, "only failures and retries")
-	cmd.Flags().StringSliceVar(&o.Reason, "reason", nil, "only rows that failed for these reasons, separated by commas; default: all events")
-	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long ago (1h); default: with the first stored event, with --follow with the next new one")
-	follows := cmd.Flags().BoolP("follow", "f", false, "go on with new events as they are stored, until interrupted")
+	cmd.Flags().StringSliceVar(&o.Reason, "reason", nil,
+		"only rows that failed for these reasons, separated by commas; default: all events")
+	since := cmd.Flags().String("since", "", "start at a time (2006-01-02T15:04:05Z) or that long "+
+		"ago (1h); default: with the first stored event, with --follow with the next new one")
+	follows := cmd.Flags().BoolP("follow", "f", false,
+		"go on with new events as they are stored, until interrupted")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
 	flags := newStoreFlags(cmd, env)
 	flags.anyInput = true
@@ -59,21 +64,26 @@ func newTailCommand(env *Env) *cobra.Command {
 		}
 		return err
 	}
-	cmd.RunE = flags.runOnStore(check, func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) (err error) {
+	run := func(
+		ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+	) (err error) {
 		to := env.Stdout
 		if o.JSON {
 			to = terminal.JSON(to)
 		}
 		out := bufio.NewWriter(stopping.NewWriter(ctx, to))
-		o.Follow, o.Colour = *follows && conn.Server == nil, colourOf(env) // nothing is added to a store that no process serves
+		// Nothing is added to a store that no process serves.
+		o.Follow, o.Colour = *follows && conn.Server == nil, colourOf(env)
 		if o.Follow && len(cfg.NATS.URL) == 0 {
 			served, stop := follow.WhileServed(ctx, cfg.Data.Dir)
 			defer stop()
 			ctx = served
 		}
 		if o.Row != 0 {
-			if conn.Server == nil { // else nothing runs on the store
-				o.Now = func(ctx context.Context) ([]tail.InFlight, string) { return rowNow(ctx, conn, cfg, o.Row) }
+			if conn.Server == nil { // this process serves no store, so a stage may run on it
+				o.Now = func(ctx context.Context) ([]tail.InFlight, string) {
+					return rowNow(ctx, conn, cfg, o.Row)
+				}
 			}
 			err = tail.History(ctx, js, cfg, out, o)
 		} else {
@@ -82,26 +92,32 @@ func newTailCommand(env *Env) *cobra.Command {
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return stored.MissingStream(err, cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
 		}
-		if err != nil && o.Follow && !tail.IsNoEvent(err) && len(cfg.NATS.URL) == 0 && follow.Ended(ctx) {
+		if err != nil && o.Follow && !tail.IsNoEvent(err) && len(cfg.NATS.URL) == 0 &&
+			follow.Ended(ctx) {
 			terminal.PrintLine(env.Stderr, "%v", follow.ErrServerEnded)
 		}
-		if ctx.Err() != nil { // that, or an interrupt, is how it ends
+		if ctx.Err() != nil { // the end of the server, or an interrupt, is the usual end
 			err = nil
 		}
 		return errors.Join(err, out.Flush())
-	})
+	}
+	cmd.RunE = flags.runOnStore(check, run)
 	return cmd
 }
 
-// rowNow asks the running replicas about a row. They know its calls in flight, because
-// the audit holds a call only when it has ended, and they know why the row waits. A call
-// in flight is a reason by itself.
+// rowNow asks the running replicas about a row. They know its calls in flight, of which
+// the audit knows nothing before they end, and why the row waits. A row with a call in
+// flight waits for that call, which needs no second line.
 func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (
 	calls []tail.InFlight, waits string,
 ) {
 	inFlight, wait := replicas.AskRow(ctx, conn.NC(), cfg.Name, row)
 	for _, c := range inFlight {
-		calls = append(calls, tail.InFlight{Item: c.Item, Attempt: c.Attempt, Provider: c.Provider, Model: c.Model, Since: c.Since, Host: c.Host})
+		calls = append(calls,
+			tail.InFlight{
+				Item: c.Item, Attempt: c.Attempt, Provider: c.Provider, Model: c.Model,
+				Since: c.Since, Host: c.Host,
+			})
 	}
 	if wait != nil && (wait.Kind != hold.Call || len(calls) == 0) {
 		waits = wait.RowText(time.Now())
@@ -110,7 +126,10 @@ func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row ui
 }
 
 // kindsKnown are the values of --kind.
-var kindsKnown = []auditlog.Kind{auditlog.KindCall, auditlog.KindRow, auditlog.KindRun, auditlog.KindBatch}
+var kindsKnown = []auditlog.Kind{
+	auditlog.KindCall, auditlog.KindRow, auditlog.KindRun,
+	auditlog.KindBatch,
+}
 
 // auditKinds reads the values of --kind.
 func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
@@ -124,18 +143,21 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	return kinds, nil
 }
 
-// checkFilters reports which filters do not go together. --reason is about row events,
-// and reads no others.
+// checkFilters reports filters that contradict each other. --reason reads row events
+// alone, since no others have a reason.
 func checkFilters(o *tail.Options, follows bool) error {
 	switch {
 	case follows && o.Row != 0:
-		return errors.New("--follow and --row: --row prints the history of one row and ends; give one of the two")
+		return errors.New("--follow and --row: --row prints the history of one row and ends; " +
+			"give one of the two")
 	case o.Failed && o.Row != 0:
-		return errors.New("--failed and --row: --row prints the whole history of one row; give one of the two")
+		return errors.New("--failed and --row: --row prints the whole history of one row; " +
+			"give one of the two")
 	case len(o.Reason) == 0:
 		return nil
 	case o.Row != 0:
-		return errors.New("--reason and --row: --row prints the history of one row, whatever it failed for; give one of the two")
+		return errors.New("--reason and --row: --row prints the history of one row, " +
+			"whatever it failed for; give one of the two")
 	case len(o.Kinds) > 0 && !slices.Contains(o.Kinds, auditlog.KindRow):
 		return errors.New("--reason and --kind: only row events have a reason; leave --kind out")
 	}

@@ -15,14 +15,14 @@ import (
 // pagesBase is where the pages of topics are read, for those who have the program alone.
 const pagesBase = "https://github.com/llm-stage/stage/blob/main/"
 
-// topic is a page of the documentation, with the words that people use for what it is
-// about.
+// topic is a page of the documentation, with the words for which users search for it. For
+// example, the page about CSV has the word excel.
 type topic struct {
 	words    string // separated by spaces, in lower case and the singular
 	page     string
 	about    string
-	commands string   // that belong to it, separated by spaces
-	settings []string // flags that belong to it and whose text has none of the words
+	commands string   // commands that belong to it, separated by spaces
+	settings []string // flags that belong to it, although their text has none of the words
 }
 
 // topics are the pages by what people ask for, the most specific first. The words of
@@ -67,12 +67,14 @@ func wordsOf(args []string) (words []string) {
 	return words
 }
 
-// has reports whether a topic is about all of the words; a plural is its singular, and
-// dead-letter is dead letter.
+// has reports whether a topic is about all of the words. A plural counts as its singular,
+// but only by its ending s or es, and dead-letter counts as dead letter.
 func (t *topic) has(words []string) bool {
 	known := strings.Fields(t.words)
 	unknown := func(word string) bool {
-		return !slices.Contains(known, word) && !slices.Contains(known, strings.TrimSuffix(word, "s")) && !slices.Contains(known, strings.TrimSuffix(word, "es"))
+		return !slices.Contains(known, word) &&
+			!slices.Contains(known, strings.TrimSuffix(word, "s")) &&
+			!slices.Contains(known, strings.TrimSuffix(word, "es"))
 	}
 	return len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool {
 		return unknown(word) && slices.ContainsFunc(strings.Split(word, "-"), unknown)
@@ -82,7 +84,8 @@ func (t *topic) has(words []string) bool {
 // topicsOf returns the topics about all of the words.
 func topicsOf(words []string) (found []*topic) {
 	for i := range topics {
-		if t := &topics[i]; t.has(words) && !slices.ContainsFunc(found, func(other *topic) bool { return other.page == t.page }) {
+		if t := &topics[i]; t.has(words) &&
+			!slices.ContainsFunc(found, func(other *topic) bool { return other.page == t.page }) {
 			found = append(found, t)
 		}
 	}
@@ -104,8 +107,8 @@ func writePages(b *strings.Builder, found []*topic) {
 	}
 }
 
-// writeTopic prints what there is about the words: pages, commands and settings. It
-// reports whether there is anything.
+// writeTopic prints the pages, commands and settings about the words. It reports whether
+// there are any.
 func writeTopic(root *cobra.Command, env *Env, words []string, width int) bool {
 	found := topicsOf(words)
 	var b strings.Builder
@@ -113,16 +116,19 @@ func writeTopic(root *cobra.Command, env *Env, words []string, width int) bool {
 	writeTopicCommands(&b, root, found, words)
 	writeMatchingSettings(&b, env, func(f *pflag.Flag, group string) bool {
 		text := strings.ToLower(group + "\n" + f.Name + "\n" + f.Usage)
-		about := slices.ContainsFunc(found, func(t *topic) bool { return slices.Contains(t.settings, f.Name) })
-		return about || !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
+		about := slices.ContainsFunc(found,
+			func(t *topic) bool { return slices.Contains(t.settings, f.Name) })
+		return about ||
+			!slices.ContainsFunc(words,
+				func(word string) bool { return !strings.Contains(text, word) })
 	}, width)
 	writeDeprecated(&b, words)
 	root.Print(strings.TrimPrefix(b.String(), "\n"))
 	return b.Len() > 0
 }
 
-// writeDeprecated prints what to do instead of a deprecated setting that is asked for by
-// its name.
+// writeDeprecated prints the remedy for a deprecated setting that is asked for by its
+// name: no other text lists it.
 func writeDeprecated(b *strings.Builder, words []string) {
 	for _, f := range config.Fields() {
 		if f.Deprecated != "" && slices.Contains(words, config.FlagName(f.Variable)) {
@@ -137,8 +143,12 @@ func writeTopicCommands(b *strings.Builder, root *cobra.Command, found []*topic,
 	heading := "\nCommands:\n"
 	for _, cmd := range inOrder(root) {
 		line := strings.ToLower(cmd.Name() + " " + cmd.Short)
-		about := slices.ContainsFunc(found, func(t *topic) bool { return slices.Contains(strings.Fields(t.commands), cmd.Name()) })
-		if !cmd.IsAvailableCommand() || !about && slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) }) {
+		about := slices.ContainsFunc(found,
+			func(t *topic) bool { return slices.Contains(strings.Fields(t.commands), cmd.Name()) })
+		if !cmd.IsAvailableCommand() ||
+			!about &&
+				slices.ContainsFunc(words,
+					func(word string) bool { return !strings.Contains(line, word) }) {
 			continue
 		}
 		fmt.Fprintf(b, "%s  %-*s %s\n", heading, cmd.NamePadding(), cmd.Name(), cmd.Short)
@@ -147,7 +157,9 @@ func writeTopicCommands(b *strings.Builder, root *cobra.Command, found []*topic,
 }
 
 // writeMatchingSettings prints the settings that are wanted, by group.
-func writeMatchingSettings(b *strings.Builder, env *Env, wanted func(f *pflag.Flag, group string) bool, width int) {
+func writeMatchingSettings(
+	b *strings.Builder, env *Env, wanted func(f *pflag.Flag, group string) bool, width int,
+) {
 	all := &cobra.Command{Use: "settings"}
 	newConfigFlags(all, env, nil, nil)
 	before := b.Len()
@@ -168,9 +180,14 @@ func writeMatchingSettings(b *strings.Builder, env *Env, wanted func(f *pflag.Fl
 }
 
 // settingsIntro precedes a list of settings.
-const settingsIntro = "\nEach setting is a flag and the variable of the same name (--pool-size: STAGE_POOL_SIZE); the flag takes precedence.\n" +
-	"A secret has no flag, only STAGE_…, and STAGE_…_FILE or its flag for the path of a file that holds it. stage config\n" +
-	"prints the values in use and where each comes from: flag, environment, --env-file, NATS context, default.\n"
+const settingsIntro = "\nEach setting is a flag and the variable of the same name (--pool-size: " +
+	"STAGE_POOL_SIZE); the flag takes precedence.\n" +
+	"A secret has no flag, only STAGE_…, and STAGE_…_FILE or its flag for the path of a file that " +
+	"" +
+	"" +
+	"holds it. stage config\n" +
+	"prints the values in use and where each comes from: " +
+	"flag, environment, --env-file, NATS context, default.\n"
 
 // inOrder returns the commands below cmd in the order in which they were added: the most
 // used first.
@@ -185,5 +202,6 @@ func inOrder(cmd *cobra.Command) []*cobra.Command {
 // commandRank is the annotation of a command that holds its place in the help.
 const commandRank = "stage_rank"
 
-// rankOf returns what the place of a command is sorted by; one that has none comes last.
+// rankOf returns the key by which a command is sorted. A command without one comes last,
+// since ~ is above all digits.
 func rankOf(cmd *cobra.Command) string { return cmp.Or(cmd.Annotations[commandRank], "~") }

@@ -11,11 +11,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// groupsOfTry are the groups of flags that try uses where it makes no call, and groupsOfCalls
-// those that it uses besides where it does.
+// groupsOfTry are the groups of flags that try uses without a call. groupsOfCalls are those
+// that it also uses with --call.
 var (
 	groupsOfTry   = []string{"Prompt and result", "Fan-out"}
-	groupsOfCalls = []string{groupNATS, "Embedded server", "Dispatch", "LLM", "Providers of fallbacks", "Rows and failures", "Cost"}
+	groupsOfCalls = []string{
+		groupNATS, "Embedded server", "Dispatch", "LLM",
+		"Providers of fallbacks", "Rows and failures", "Cost",
+	}
 )
 
 // newTryCommand makes stage try, which renders a template for some rows and calls nothing,
@@ -28,17 +31,24 @@ func newTryCommand(env *Env) *cobra.Command {
 		Args:    required(noInput, cobra.ExactArgs(1)),
 	}
 	t := &tryFlags{env: env, in: preview.Input{Stdin: env.Stdin}}
-	cmd.Flags().StringArrayVar(&t.templates, "template", nil, "path of a template, or its `text`; repeated: one column each; default: the configured template")
-	cmd.Flags().StringArrayVar(&t.files, "template-file", nil, "`path` of a template; may be repeated and combined with --template")
+	cmd.Flags().StringArrayVar(&t.templates, "template", nil, "path of a template, or its `text`; "+
+		"repeated: one column each; default: the configured template")
+	cmd.Flags().StringArrayVar(&t.files, "template-file", nil,
+		"`path` of a template; may be repeated and combined with --template")
 	cmd.Flags().Int64VarP(&t.in.Rows, "rows", "n", 5, "number of rows")
-	cmd.Flags().Int64Var(&t.in.Sample, "sample", 0, "take `N` rows at random, in the order of the file, in place of the first ones")
-	cmd.Flags().Uint64Var(&t.in.Seed, "seed", 1, "seed of --sample: the same seed takes the same rows")
+	cmd.Flags().Int64Var(&t.in.Sample, "sample", 0,
+		"take `N` rows at random, in the order of the file, in place of the first ones")
+	cmd.Flags().Uint64Var(&t.in.Seed, "seed", 1,
+		"seed of --sample: the same seed takes the same rows")
 	addFormatFlags(cmd, &t.in.Format)
-	asJSON := cmd.Flags().Bool("json", false, "print a JSON object for each row, with --call one for all, as -o json")
-	t.output = cmd.Flags().StringP("output", "o", formatTable, "how to print it: table, json, or with --call html, one page that needs nothing else")
+	asJSON := cmd.Flags().Bool("json", false,
+		"print a JSON object for each row, with --call one for all, as -o json")
+	t.output = cmd.Flags().StringP("output", "o", formatTable,
+		"how to print it: table, json, or with --call html, one page that needs nothing else")
 	completeWords(cmd, "output", formatTable, formatJSON, formatHTML)
 	t.addCallFlags(cmd)
-	t.flags = newConfigFlags(cmd, env, slices.Concat(groupsOfTry, groupsOfCalls), map[string]string{"STAGE_LOG_LEVEL": "error"})
+	t.flags = newConfigFlags(cmd, env, slices.Concat(groupsOfTry, groupsOfCalls),
+		map[string]string{"STAGE_LOG_LEVEL": "error"})
 	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		all, err := preview.LoadTemplates(cfg, t.templates, t.files)
 		if err != nil {
@@ -83,7 +93,7 @@ type tryFlags struct {
 // onlyCalls are the flags that need --call.
 var onlyCalls = []string{"model", "column", "expect", "job"}
 
-// check reports flags that can't be.
+// check reports flags that contradict each other, or need --call.
 func (t *tryFlags) check(cmd *cobra.Command) error {
 	switch {
 	case t.in.Rows < 1:
@@ -95,7 +105,8 @@ func (t *tryFlags) check(cmd *cobra.Command) error {
 	case cmd.Flags().Changed("seed") && t.in.Sample == 0:
 		return errors.New("--seed: it is about --sample: add that, or remove it")
 	case !slices.Contains([]string{formatTable, formatJSON, formatHTML}, *t.output):
-		return fmt.Errorf("--output %q: it is %s, %s or %s", *t.output, formatTable, formatJSON, formatHTML)
+		return fmt.Errorf("--output %q: it is %s, %s or %s", *t.output, formatTable, formatJSON,
+			formatHTML)
 	case *t.output == formatHTML && !t.call:
 		return errors.New("--output html: the page compares answers: add --call")
 	case t.call:
@@ -109,8 +120,8 @@ func (t *tryFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// withoutCalls refuses the flags of settings that only calls use, and reads no settings of
-// a server.
+// withoutCalls refuses the flags of settings that only calls use. The settings of a
+// server in the environment are not read either, so a mistake in them is no error.
 func (t *tryFlags) withoutCalls() {
 	for _, group := range groupsOfCalls {
 		t.flags.refuse(unused+", or add --call", flagsOf(group)...)

@@ -26,19 +26,28 @@ const formatHTML = "html"
 
 // addCallFlags adds the flags of try --call.
 func (t *tryFlags) addCallFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&t.call, "call", false, fmt.Sprintf("make the calls, and compare the answers: at most %d rows and %d columns", answers.RowsMax, answers.ColumnsMax))
-	cmd.Flags().StringArrayVar(&t.models, "model", nil, "with --call: `name` of a model (STAGE_LLM_MODEL); repeated: one column each")
-	cmd.Flags().StringArrayVar(&t.columns, "column", nil, "with --call: `settings` of a column, as STAGE_LLM_MODEL=m,STAGE_LLM_TEMPERATURE=0, or the path of a file of them; NAME: before it names the column; may be repeated and combined with --model")
-	cmd.Flags().StringVar(&t.expect, "expect", "", "with --call: `field.NAME`, the member of the rows with the known answer; field.NAME=MEMBER compares it with a member of answers that are objects")
-	cmd.Flags().StringVar(&t.job, "job", "", "with --call: name of the job of process that finds the replies; default: the one that process gives the file")
+	cmd.Flags().BoolVar(&t.call, "call", false, fmt.Sprintf("make the calls, and compare the "+
+		"answers: at most %d rows and %d columns", answers.RowsMax, answers.ColumnsMax))
+	cmd.Flags().StringArrayVar(&t.models, "model", nil,
+		"with --call: `name` of a model (STAGE_LLM_MODEL); repeated: one column each")
+	cmd.Flags().StringArrayVar(&t.columns, "column", nil, "with --call: `settings` of a column, "+
+		"as STAGE_LLM_MODEL=m,STAGE_LLM_TEMPERATURE=0, or the path of a file of them; NAME: "+
+		"before it names the column; may be repeated and combined with --model")
+	cmd.Flags().StringVar(&t.expect, "expect", "", "with --call: `field.NAME`, "+
+		"the member of the rows with the known answer; field.NAME=MEMBER compares it with a "+
+		"member of answers that are objects")
+	cmd.Flags().StringVar(&t.job, "job", "", "with --call: name of the job of process that finds "+
+		"the replies; default: the one that process gives the file")
 }
 
-// compare is try --call.
+// compare is try --call. It loads the configuration of each column, and asks all models
+// for the same rows.
 func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 	t.in.Name = input
 	most := max(t.in.Rows, t.in.Sample)
 	if most > answers.RowsMax {
-		return config.Invalid(fmt.Errorf("%d rows: --call answers at most %d; stage process answers all of them", most, answers.RowsMax))
+		return config.Invalid(fmt.Errorf("%d rows: --call answers at most %d; "+
+			"stage process answers all of them", most, answers.RowsMax))
 	}
 	c := answers.Config{Input: input, Mock: llmtest.Config{}.Start, Console: t.env.Stderr}
 	var err error
@@ -48,16 +57,20 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 		}
 	}
 	if *t.output == formatHTML && terminal.Is(t.env.Stdout) {
-		return config.Invalid(errors.New("-o html: standard output is a terminal: write the page into a file, as in stage try … -o html >page.html"))
+		return config.Invalid(errors.New("-o html: standard output is a terminal: " +
+			"write the page into a file, as in stage try … -o html >page.html"))
 	}
 	if c.Columns, err = t.readColumns(); err != nil {
 		return config.Invalid(err)
 	}
-	onServer := slices.ContainsFunc(append(flagsOf(groupNATS), serverFlag, contextFlag), cmd.Flags().Changed)
+	onServer := slices.ContainsFunc(append(flagsOf(groupNATS), serverFlag, contextFlag),
+		cmd.Flags().Changed)
 	if onServer && t.job != "" {
-		return config.Invalid(errors.New("--job: a job of process has a store of its own, and no server: remove it, or the flags of the server"))
+		return config.Invalid(errors.New("--job: a job of process has a store of its own, " +
+			"and no server: remove it, or the flags of the server"))
 	}
-	t.flags.external = onServer // a server that is set for other commands would keep the replies from the job
+	// A server that is set for other commands would keep the replies from the job.
+	t.flags.external = onServer
 	names, settings := make([]string, len(c.Columns)), make([]map[string]string, len(c.Columns))
 	for i, column := range c.Columns {
 		names[i], settings[i] = column.Name, column.Settings
@@ -70,14 +83,15 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 		c.Columns[i].Config, c.Columns[i].Settings = cfgs[i], shownSettings(settings[i])
 	}
 	if t.env.LimitMemory != nil {
-		t.env.LimitMemory(2 * stage.EmbeddedMemory) // of two servers
+		t.env.LimitMemory(2 * stage.EmbeddedMemory) // for the rows' server, and the replies'
 	}
 	soft, hard, stop := t.env.Contexts(cmd.Context())
 	defer stop()
 	return t.run(soft, hard, c, onServer)
 }
 
-// run reads the rows, opens the store of replies, and prints what the columns answer.
+// run reads the rows, opens the store of replies, calls, and prints the answers of the
+// columns.
 func (t *tryFlags) run(soft, hard context.Context, c answers.Config, onServer bool) error {
 	rows, source, err := t.in.Read(soft)
 	if err != nil {
@@ -105,7 +119,8 @@ func (t *tryFlags) run(soft, hard context.Context, c answers.Config, onServer bo
 	if c.Replies != nil {
 		defer c.Replies.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	}
-	bar := terminal.NewBar(hard, t.env.Stderr, int64(len(rows)), 0, func(int64, bool) terminal.Beside { return terminal.Beside{} })
+	bar := terminal.NewBar(hard, t.env.Stderr, int64(len(rows)), 0,
+		func(int64, bool) terminal.Beside { return terminal.Beside{} })
 	console.Show(bar)
 	c.Answered = func(n int64) { bar.Set(n / int64(len(c.Columns))) }
 	report, err := answers.Run(soft, hard, c)
@@ -116,20 +131,26 @@ func (t *tryFlags) run(soft, hard context.Context, c answers.Config, onServer bo
 	if problem := t.write(report); problem != nil {
 		return problem
 	}
-	if slices.ContainsFunc(report.Columns, func(c answers.ColumnReport) bool { return c.Answered > 0 }) {
+	if slices.ContainsFunc(report.Columns,
+		func(c answers.ColumnReport) bool { return c.Answered > 0 }) {
 		terminal.PrintLine(t.env.Stderr, "%s", kept)
 	}
 	return err
 }
 
-// openReplies connects to where replies are kept: in the store of the job that process makes
-// of the file, or on a server. It is nil for a standard input whose job has no name. kept
-// says how to use the replies.
-func (t *tryFlags) openReplies(ctx context.Context, cfg *config.Config, onServer bool, c *answers.Config) (_ *natsconn.Conn, kept string, err error) {
+// openReplies connects to the store of replies: that of the job that process would make
+// of the file, or a server. So a job that follows does not pay for the same rows again.
+// The connection is nil for a standard input whose job has no name. kept says how to use
+// the replies.
+func (t *tryFlags) openReplies(
+	ctx context.Context, cfg *config.Config, onServer bool, c *answers.Config,
+) (_ *natsconn.Conn, kept string, err error) {
 	own := *cfg
 	if onServer {
 		conn, err := natsconn.ConnectReader(ctx, &own, own.Data.Dir, false, c.Logger)
-		return conn, fmt.Sprintf("the replies are kept on the server for %v: a stage with STAGE_DEDUPE=stored does not pay for these rows again", cfg.Rows.DedupeTTL), err
+		return conn, fmt.Sprintf("the replies are kept on the server for %v: "+
+			"a stage with STAGE_DEDUPE=stored does not pay for these rows again",
+			cfg.Rows.DedupeTTL), err
 	}
 	dir, err := job.StoreOf(cfg, t.job, c.Input)
 	if dir == "" || err != nil {
@@ -141,7 +162,9 @@ func (t *tryFlags) openReplies(ctx context.Context, cfg *config.Config, onServer
 		name = " --job " + shellWord(t.job)
 	}
 	conn, err := natsconn.ConnectReader(ctx, &own, dir, true, c.Logger)
-	return conn, fmt.Sprintf("the replies are kept for %v: stage process %s%s --dedupe stored, with the settings of a column, does not pay for these rows again", cfg.Rows.DedupeTTL, shellWord(c.Input), name), err
+	return conn, fmt.Sprintf("the replies are kept for %v: stage process %s%s --dedupe stored, "+
+		"with the settings of a column, does not pay for these rows again", cfg.Rows.DedupeTTL,
+		shellWord(c.Input), name), err
 }
 
 // write prints the report.
@@ -155,11 +178,15 @@ func (t *tryFlags) write(report *answers.Report) error {
 	return report.WriteTable(t.env.Stdout, terminal.Width(t.env.Stdout))
 }
 
-// promptVariables are what a template takes the place of.
-var promptVariables = []string{"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE", "STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD"}
+// promptVariables are the variables that a template replaces.
+var promptVariables = []string{
+	"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE",
+	"STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD",
+}
 
 // readColumns returns the columns that the flags name: each template with each model and
-// each --column. The settings of a column have an empty text for what they unset.
+// each --column. For example, two templates and three models are six columns. A setting
+// with an empty text is unset in that column.
 func (t *tryFlags) readColumns() ([]answers.Column, error) {
 	var templates, others []answers.Column
 	var problems []error
@@ -179,7 +206,8 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 		templates = append(templates, templateColumn(path, "STAGE_TEMPLATE_FILE", path))
 	}
 	for _, model := range t.models {
-		others = append(others, answers.Column{Name: model, Settings: map[string]string{"STAGE_LLM_MODEL": model}})
+		others = append(others,
+			answers.Column{Name: model, Settings: map[string]string{"STAGE_LLM_MODEL": model}})
 	}
 	for _, text := range t.columns {
 		column, err := parseColumn(text)
@@ -198,13 +226,16 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 		return named(templates), nil
 	}
 	if len(templates)*len(others) > answers.ColumnsMax {
-		return nil, fmt.Errorf("%s with %d models and columns are %d columns: --call compares at most %d", terminal.Plural(len(templates), "template"), len(others), len(templates)*len(others), answers.ColumnsMax)
+		return nil, fmt.Errorf("%s with %d models and columns are %d columns: "+
+			"--call compares at most %d", terminal.Plural(len(templates), "template"), len(others),
+			len(templates)*len(others), answers.ColumnsMax)
 	}
 	var all []answers.Column
 	for _, template := range templates {
 		for _, other := range others {
 			settings := maps.Clone(template.Settings)
-			maps.Copy(settings, other.Settings) // one that has a template of its own takes precedence
+			// The template of a --column takes precedence over --template.
+			maps.Copy(settings, other.Settings)
 			name := template.Name + ", " + other.Name
 			switch {
 			case len(templates) == 1:
@@ -228,7 +259,7 @@ func templateColumn(name, variable, text string) answers.Column {
 	return answers.Column{Name: name, Settings: settings}
 }
 
-// named gives columns of equal names a number.
+// named numbers columns of equal names: m, m (2), m (3).
 func named(columns []answers.Column) []answers.Column {
 	seen := make(map[string]int)
 	for i := range columns {
@@ -240,16 +271,18 @@ func named(columns []answers.Column) []answers.Column {
 	return columns
 }
 
-// groupsOfColumns are the groups of settings that may differ between columns: what an answer
-// depends on. The others are of the command.
+// groupsOfColumns are the groups of settings that may differ between columns, since an
+// answer depends on them. The others are the same for the whole command.
 var groupsOfColumns = []string{"LLM", "Providers of fallbacks", "Prompt and result"}
 
-// parseColumn reads a value of --column: settings separated by commas, or the path of a file
-// of them, after an optional name and a colon.
+// parseColumn reads a value of --column: settings separated by commas, or the path of a
+// file of them, after an optional name and a colon. For example,
+// cold:STAGE_LLM_TEMPERATURE=0.
 func parseColumn(text string) (answers.Column, error) {
 	column := answers.Column{Name: text}
-	if name, rest, ok := strings.Cut(text, ":"); ok && name != "" && !strings.HasPrefix(text, config.VariablePrefix) {
-		if _, err := os.Stat(text); err != nil { // else the colon is part of a path
+	if name, rest, ok := strings.Cut(text, ":"); ok && name != "" &&
+		!strings.HasPrefix(text, config.VariablePrefix) {
+		if _, err := os.Stat(text); err != nil { // in the name of a file, a colon is part of it
 			column.Name, text = name, rest
 		}
 	}
@@ -257,13 +290,15 @@ func parseColumn(text string) (answers.Column, error) {
 	if fromFile {
 		file, err := config.ReadEnvFile(text)
 		if err != nil {
-			return column, fmt.Errorf("%q: give settings, as STAGE_LLM_MODEL=m,STAGE_LLM_TEMPERATURE=0, or a file of them: %w", text, err)
+			return column, fmt.Errorf("%q: give settings, as "+
+				"STAGE_LLM_MODEL=m,STAGE_LLM_TEMPERATURE=0, or a file of them: %w", text, err)
 		}
 		column.Settings = file.Values
 	} else {
 		column.Settings = make(map[string]string)
 		var shown []string
-		for i, pair := range strings.Split(text, ","+config.VariablePrefix) { // a value may have commas
+		// A value may have commas, so only a comma before STAGE_ separates.
+		for i, pair := range strings.Split(text, ","+config.VariablePrefix) {
 			if i > 0 {
 				pair = config.VariablePrefix + pair
 			}
@@ -285,24 +320,30 @@ func parseColumn(text string) (answers.Column, error) {
 	for _, variable := range slices.Sorted(maps.Keys(column.Settings)) {
 		switch f := fieldOf(variable); {
 		case f == nil:
-			problems = append(problems, fmt.Errorf("%s is no setting: stage help settings lists all", variable))
+			problems = append(problems, fmt.Errorf("%s is no setting: stage help settings lists "+
+				"all", variable))
 		case !slices.Contains(groupsOfColumns, f.Group):
-			problems = append(problems, fmt.Errorf("%s is the same in all columns: set it for the command, in the environment or by --%s", variable, config.FlagName(variable)))
-		case !fromFile && f.Secret && variable == f.Variable && f.Variable != "STAGE_LLM_EXTRA_BODY":
-			problems = append(problems, fmt.Errorf("%s shows in the list of processes: put it into a file, and name that", variable))
+			problems = append(problems, fmt.Errorf("%s is the same in all columns: "+
+				"set it for the command, in the environment or by --%s", variable,
+				config.FlagName(variable)))
+		case !fromFile && f.Secret && variable == f.Variable &&
+			f.Variable != "STAGE_LLM_EXTRA_BODY":
+			problems = append(problems, fmt.Errorf("%s shows in the list of processes: "+
+				"put it into a file, and name that", variable))
 		}
 	}
-	if slices.ContainsFunc(promptVariables, func(variable string) bool { return column.Settings[variable] != "" }) {
+	if slices.ContainsFunc(promptVariables,
+		func(variable string) bool { return column.Settings[variable] != "" }) {
 		for _, variable := range promptVariables {
 			if _, set := column.Settings[variable]; !set {
-				column.Settings[variable] = "" // in place of the one of the command
+				column.Settings[variable] = "" // this column's prompt replaces the command's
 			}
 		}
 	}
 	return column, errors.Join(problems...)
 }
 
-// fieldOf returns the field that a variable is about, or nil.
+// fieldOf returns the field that a variable sets, by value or by file, or nil.
 func fieldOf(variable string) *config.Field {
 	for _, f := range config.Fields() {
 		if slices.Contains(f.FlagVariables(), variable) || f.Variable == variable {
@@ -312,8 +353,8 @@ func fieldOf(variable string) *config.Field {
 	return nil
 }
 
-// shownSettings are the settings of a column without those that it unsets, and without
-// secrets.
+// shownSettings returns the settings of a column for the report: without those that it
+// unsets, and without secrets, since a report is passed on.
 func shownSettings(settings map[string]string) map[string]string {
 	shown := maps.Clone(settings)
 	maps.DeleteFunc(shown, func(variable, value string) bool {

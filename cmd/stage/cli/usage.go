@@ -20,8 +20,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newUsageCommand makes stage usage, which adds up the spending of stages. It reads only
-// the audit, so it counts every call, even if its row has no result.
+// newUsageCommand makes stage usage, which adds up the spending of stages. It reads the
+// audit alone, so it counts every call, even if its row has no result.
 func newUsageCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "usage",
@@ -30,12 +30,18 @@ func newUsageCommand(env *Env) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	u := &usageCommand{env: env}
-	cmd.Flags().StringSliceVar(&u.chain, "chain", nil, "names of stages whose audit is in the same stream, separated by commas; default: STAGE_NAME alone")
-	cmd.Flags().StringVar(&u.since, "since", "", "only events stored since a time (2006-01-02T15:04:05Z) or that long ago (1h); default: all")
-	cmd.Flags().StringSliceVar(&u.by, "by", []string{string(usage.ByStage)}, "what to group by: stage, provider, model, day, field.NAME (a member of the rows, such as field.customer); empty: the total alone")
+	cmd.Flags().StringSliceVar(&u.chain, "chain", nil, "names of stages whose audit is in the "+
+		"same stream, separated by commas; default: STAGE_NAME alone")
+	cmd.Flags().StringVar(&u.since, "since", "", "only events stored since a time "+
+		"(2006-01-02T15:04:05Z) or that long ago (1h); default: all")
+	cmd.Flags().StringSliceVar(&u.by, "by", []string{string(usage.ByStage)}, "what to group by: "+
+		"stage, provider, model, day, field.NAME (a member of the rows, such as field.customer); "+
+		"empty: the total alone")
 	cmd.Flags().StringVarP(&u.output, "output", "o", string(usage.Table), "table, json or csv")
-	cmd.Flags().BoolVarP(&u.follow, "follow", "f", false, "go on as events are stored, until interrupted")
-	cmd.Flags().BoolVar(&u.rollUp, "roll-up", false, "keep the sums of each day in stream USAGE, which outlives the audit; later reports have them")
+	cmd.Flags().BoolVarP(&u.follow, "follow", "f", false,
+		"go on as events are stored, until interrupted")
+	cmd.Flags().BoolVar(&u.rollUp, "roll-up", false, "keep the sums of each day in stream USAGE, "+
+		"which outlives the audit; later reports have them")
 	for _, other := range []string{"by", "since", "output", "follow"} {
 		cmd.MarkFlagsMutuallyExclusive("roll-up", other)
 	}
@@ -58,7 +64,7 @@ type usageCommand struct {
 	follow bool
 	rollUp bool
 
-	// What check makes of the flags.
+	// check reads these from the flags.
 	dimensions []usage.Dimension
 	format     usage.Format
 	o          usage.Options
@@ -71,7 +77,8 @@ func (u *usageCommand) check(cfg *config.Config) (err error) {
 	case set("chain") && len(u.chain) == 0:
 		return errors.New("--chain: it is empty: give names of stages, separated by commas")
 	case set("chain") && set(config.FlagName("STAGE_NAME")):
-		return fmt.Errorf("--chain and --%s: --chain names all stages; give one of the two", config.FlagName("STAGE_NAME"))
+		return fmt.Errorf("--chain and --%s: --chain names all stages; give one of the two",
+			config.FlagName("STAGE_NAME"))
 	}
 	if u.o.Stages, err = stageNames(u.chain, cfg.Name); err != nil {
 		return err
@@ -86,15 +93,15 @@ func (u *usageCommand) check(cfg *config.Config) (err error) {
 	return err
 }
 
-// stageNames reads the value of --chain; the name of the configuration where it is not
-// given.
+// stageNames reads the value of --chain. Without one it is the name of the configuration.
 func stageNames(chain []string, name string) ([]string, error) {
 	if len(chain) == 0 {
 		return []string{name}, nil
 	}
 	for i, name := range chain {
 		if !config.ValidStageName(name) {
-			return nil, fmt.Errorf("--chain %s: %q is no name of a stage: give those of STAGE_NAME, separated by commas", strings.Join(chain, ","), name)
+			return nil, fmt.Errorf("--chain %s: %q is no name of a stage: "+
+				"give those of STAGE_NAME, separated by commas", strings.Join(chain, ","), name)
 		}
 		if slices.Contains(chain[:i], name) {
 			return nil, fmt.Errorf("--chain %s: %s is in it twice", strings.Join(chain, ","), name)
@@ -103,7 +110,8 @@ func stageNames(chain []string, name string) ([]string, error) {
 	return chain, nil
 }
 
-// print prints the sums over the events that are stored now.
+// print prints the sums over the stored events. A misspelt name of a stage is an error,
+// since it would have sums of 0.
 func (u *usageCommand) print(
 	ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
 ) error {
@@ -124,32 +132,40 @@ func (u *usageCommand) print(
 	return r.Report().Write(stopping.NewWriter(ctx, u.env.Stdout), u.format)
 }
 
-// keep brings the roll-up up to date, and prints how many days have changed.
+// keep brings the daily sums in stream USAGE up to date, and prints how many days have
+// changed.
 func (u *usageCommand) keep(ctx context.Context, js jetstream.JetStream, cfg *config.Config) error {
 	r := usage.NewReader(cfg, usage.NewBook(usage.Dimensions), u.o)
 	days, err := usage.RollUp(ctx, js, r, cfg.Streams.Replicas)
-	terminal.PrintLine(u.env.Stdout, "%s stored in stream %s", terminal.Plural(days, "day"), usage.RollUpStream)
+	terminal.PrintLine(u.env.Stdout, "%s stored in stream %s", terminal.Plural(days, "day"),
+		usage.RollUpStream)
 	return err
 }
 
-// followAll prints the sums over the stored events, and again as others come.
+// followAll prints the sums over the stored events, and again as further events are
+// stored.
 func (u *usageCommand) followAll(ctx context.Context, cfg *config.Config) error {
 	u.o.Recreated = len(cfg.NATS.URL) == 0
 	r := usage.NewReader(cfg, usage.NewBook(u.dimensions), u.o)
-	live := usage.NewLive(stopping.NewWriter(ctx, u.env.Stdout), u.format, terminal.Is(u.env.Stdout))
+	live := usage.NewLive(stopping.NewWriter(ctx, u.env.Stdout), u.format,
+		terminal.Is(u.env.Stdout))
 	show := func() error { return live.Show(r.Report()) }
 	note := func(format string, name string) func() {
 		return func() { terminal.PrintLine(u.env.Stderr, format, name) }
 	}
 	noted := false
-	return follow.Run(ctx, cfg, logging.NewConfigured(cfg, u.env.Stderr), note("waiting for a process that serves %s", cfg.Data.Dir),
+	return follow.Run(ctx, cfg, logging.NewConfigured(cfg, u.env.Stderr), note("waiting for a "+
+		"process that serves %s", cfg.Data.Dir),
 		func(ctx context.Context, js jetstream.JetStream, more bool) error {
-			if unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages); err == nil && len(unknown) > 0 && !noted {
+			if unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages); err == nil &&
+				len(unknown) > 0 && !noted {
 				noted = true
-				terminal.PrintLine(u.env.Stderr, "waiting: %v", usage.UnknownError(cfg.Audit.Stream, unknown, known))
+				terminal.PrintLine(u.env.Stderr, "waiting: %v",
+					usage.UnknownError(cfg.Audit.Stream, unknown, known))
 			}
 			if more {
-				return r.Follow(ctx, js, note("waiting for stream %s, which does not exist yet", cfg.Audit.Stream), show)
+				return r.Follow(ctx, js,
+					note("waiting for stream %s, which does not exist yet", cfg.Audit.Stream), show)
 			}
 			return errors.Join(r.Read(ctx, js), r.Show(show))
 		})

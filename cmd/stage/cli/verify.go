@@ -19,17 +19,20 @@ import (
 
 // newVerifyCommand makes stage verify. It exits with 0 if the streams prove that every
 // row has exactly one result, with 1 if they prove a violation, and with 2 if they prove
-// neither, as where events have expired.
+// neither, for example because events have expired.
 func newVerifyCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "verify",
-		Short:   "prove that every row has exactly one result, in order, and that the audit adds up",
+		Use: "verify",
+		Short: "prove that every row has exactly one result, in order, " +
+			"and that the audit adds up",
 		GroupID: groupStreams,
 		Args:    cobra.NoArgs,
 	}
 	asJSON := cmd.Flags().Bool("json", false, "print the report as JSON")
-	rootFile := cmd.Flags().String("root", "", "prove that the results go on from a root: the `FILE` has what an earlier verify printed, as text or JSON")
-	names := cmd.Flags().StringSlice("chain", nil, "`names` of stages in the order in which rows flow, with commas in between: prove each and the links between them")
+	rootFile := cmd.Flags().String("root", "", "prove that the results go on from a root: "+
+		"the `FILE` has what an earlier verify printed, as text or JSON")
+	names := cmd.Flags().StringSlice("chain", nil, "`names` of stages in the order in which rows "+
+		"flow, with commas in between: prove each and the links between them")
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_WINDOW")
 	var options verify.Options
@@ -43,16 +46,20 @@ func newVerifyCommand(env *Env) *cobra.Command {
 			return nil
 		}
 		if cmd.Flags().Changed("root") {
-			return config.Invalid(errors.New("--chain and --root: a root is of one stage; run verify for each stage with its root"))
+			return config.Invalid(errors.New("--chain and --root: a root is of one stage; " +
+				"run verify for each stage with its root"))
 		}
 		for _, flag := range []string{"job", config.FlagName("STAGE_NAME")} {
 			if cmd.Flags().Changed(flag) {
-				return config.Invalid(fmt.Errorf("--chain and --%s: --chain names all stages of a server; give one of the two", flag))
+				return config.Invalid(fmt.Errorf("--chain and --%s: --chain names all stages of a "+
+					"server; give one of the two", flag))
 			}
 		}
 		return chain.CheckNames(*names)
 	}
-	cmd.RunE = flags.runOnStore(refuse, func(ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config) error {
+	run := func(
+		ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
+	) error {
 		var report verified
 		var err error
 		if cmd.Flags().Changed("chain") {
@@ -68,7 +75,8 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		}
 		report.WriteText(env.Stdout)
 		return report.Err()
-	})
+	}
+	cmd.RunE = flags.runOnStore(refuse, run)
 	return cmd
 }
 
@@ -85,7 +93,7 @@ func readRoots(path string) ([]verify.Root, error) {
 	return roots, nil
 }
 
-// verified is what verify reports, of one stage or of a chain.
+// verified is the report of verify about one stage or a chain.
 type verified interface {
 	WriteText(w io.Writer)
 	Err() error
