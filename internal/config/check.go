@@ -225,6 +225,7 @@ func (c *Config) checkDispatch(found *problems) {
 	}
 
 	c.Budget.check(&c.Pool, found)
+
 	c.Order.check(c.Input.PartitionSubject(0), found)
 	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") &&
 		c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {

@@ -79,8 +79,9 @@ type Config struct {
 	Control  ControlConfig  `group:"Operation"`
 	Process  ProcessConfig  `group:"Operation"`
 
-	// tracing and metrics come from the OTEL_* variables. They are zero unless the command
-	// needs calls: the others record nothing, so a wrong OTEL_* must not stop them.
+	// tracing and metrics come from the OTEL_* variables. They are zero unless the
+	// command needs calls: the others record nothing, so a wrong OTEL_* must not stop
+	// them.
 	tracing TracingConfig
 	metrics MetricsConfig
 	secrets *Secrets          // must not be printed

@@ -35,8 +35,8 @@ const (
 // and none is changed.
 type Source struct {
 	Flags map[string]string // values given by flag; they take precedence, even when empty
-	// Stage has the settings of one of several stages in the process, see [ReadStages]. It
-	// is nil in a process with one stage.
+	// Stage has the settings of one of several stages in the process, see [ReadStages].
+	// It is nil in a process with one stage.
 	Stage    *EnvFile
 	Environ  map[string]string // the whole environment, including variables of other programs
 	EnvFiles []EnvFile         // below the environment; a later file takes precedence
@@ -146,9 +146,10 @@ const (
 	spanWindows = 64
 	spanMax     = 1_000_000
 	// embedWindows is how many times the rows of all calls in flight the window has where
-	// rows share calls. For example, a pool of 8 with 64 rows a call has 512 rows in flight
-	// and a window of 2,048: as many gather for the next calls, and the others wait for an
-	// earlier row, or to be stored. windowMax is the most that STAGE_WINDOW may be.
+	// rows share calls. For example, a pool of 8 with 64 rows a call has 512 rows in
+	// flight and a window of 2,048: as many gather for the next calls, and the others
+	// wait for an earlier row, or to be stored. windowMax is the most that STAGE_WINDOW
+	// may be.
 	embedWindows = 4
 	windowMax    = 50_000
 	// mockPoll is the time between two looks at a batch of the built-in LLM, which nobody

@@ -21,8 +21,8 @@ type Secrets struct {
 	// and may be ordinary words of a reply, so they are removed from log lines and errors
 	// alone.
 	other redact.Redactor
-	// again gathers the secrets of all stages that use this collection. Each [Source.Load]
-	// wraps the function of the one before. It is nil before the first.
+	// again gathers the secrets of all stages that use this collection. Each
+	// [Source.Load] wraps the function of the one before. It is nil before the first.
 	again func()
 }
 

@@ -65,7 +65,8 @@ func (c *Config) checkStreams(found *problems) {
 			continue
 		}
 		for _, earlier := range names[:i] {
-			// A stage that reads another's results may have them in its own result stream.
+			// A stage that reads another's results may have them in its own result
+			// stream.
 			chained := earlier.variable == "STAGE_INPUT_STREAM" &&
 				s.variable == "STAGE_RESULT_STREAM" && c.OfResults()
 			if earlier.name == s.name && !chained {

@@ -72,6 +72,7 @@ func loadTelemetry(environ map[string]string, found *problems) (t TracingConfig,
 	return t, m
 }
 
+// get returns the value of a variable without the space around it, as the SDK reads it.
 func (v otelVariables) get(name string) string { return strings.TrimSpace(v.environ[name]) }
 
 // exporters calls use with each exporter of a list, except none. use reports whether the

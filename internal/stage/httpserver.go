@@ -51,6 +51,7 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 				Rows:    dashboard.Rows{Story: s.story, Failures: s.failures},
 			}})
 	}
+
 	var routes dashboard.Routes = &site
 	if stages[0].opts.several {
 		site.Metrics = metrics.HandlerOfSeveral(all)
@@ -59,6 +60,7 @@ func (h *HTTPServer) Start(hard context.Context, log *slog.Logger, stages ...*St
 	}
 
 	server := dashboard.NewServer(h.listener, stages[0].Cfg.HTTP, routes, log)
+
 	stopServer := stopping.Background(hard, func(ctx context.Context) {
 		if err := server.Run(ctx, hard); err != nil {
 			log.Error("HTTP server failed, no metrics, health or dashboard", slog.Any("error", err))

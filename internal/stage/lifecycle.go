@@ -264,8 +264,8 @@ func (s *Stage) verdict(soft, hard context.Context) error {
 	return nil
 }
 
-// record records an event of the run as a whole. The start lists the settings, the end has
-// the summary.
+// record records an event of the run as a whole. The start lists the settings, the end
+// has the summary.
 func (s *Stage) record(e auditlog.Run) {
 	e.Header = auditlog.Header{
 		Time: time.Now(), RunID: s.runID, Stage: s.Cfg.Name,
@@ -299,8 +299,8 @@ func (s *Stage) use(nc *nats.Conn) {
 		c.Use(nc)
 	}
 
-	// The channel holds one connection. One that nobody has taken yet is outdated, so it is
-	// replaced; only this goroutine sends, so there is room for the new one.
+	// The channel holds one connection. One that nobody has taken yet is outdated, so it
+	// is replaced; only this goroutine sends, so there is room for the new one.
 	select {
 	case <-s.steering.moved:
 	default:

@@ -18,11 +18,11 @@ const (
 	// memoryPerCall is the heap of a call in flight: connection, buffers, request and
 	// reply of the usual size.
 	memoryPerCall = 128 << 10
-	// memoryPerRow is the memory of a row in the window besides its bytes and those of its
-	// result.
+	// memoryPerRow is the memory of a row in the window besides its bytes and those of
+	// its result.
 	memoryPerRow = 1 << 10
-	// memoryPerParked is the memory of a row in a batch: its place. Its body and its reply
-	// are in streams.
+	// memoryPerParked is the memory of a row in a batch: its place. Its body and its
+	// reply are in streams.
 	memoryPerParked = 200
 	// EmbeddedMemory is the memory of a process that serves a store itself, with at most
 	// embeddedCalls calls in flight and embeddedWindow bytes in the window, without the

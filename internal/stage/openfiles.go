@@ -15,8 +15,8 @@ const (
 	// openFilesEmbedded is for the embedded server: its store, and clients such as load,
 	// tail and verify.
 	openFilesEmbedded = 256
-	// openFilesMargin is for the standard streams, the Go runtime, files of keys and prices,
-	// traces and name resolution.
+	// openFilesMargin is for the standard streams, the Go runtime, files of keys and
+	// prices, traces and name resolution.
 	openFilesMargin = 64
 )
 

@@ -95,6 +95,7 @@ func (ps *pauses) paused(p pool.Pause) {
 	case ps.began <- struct{}{}:
 	default:
 	}
+
 	if ps.exit && fatal != nil {
 		ps.stop(&FatalError{Err: fatal})
 	}
@@ -223,7 +224,8 @@ func (ps *pauses) giveUpAbsent(ctx context.Context) {
 	}
 }
 
-// refusedRhythm decides when a provider that refuses every call is worth a line of the log.
+// refusedRhythm decides when a provider that refuses every call is worth a line of the
+// log.
 type refusedRhythm struct {
 	since, warned time.Time // of the refusals that were warned about, or zero
 }

@@ -62,7 +62,8 @@ func (s *Stage) poolConfig() (pool.Config, error) {
 	if cfg.Journal.Enabled && cfg.Journal.After == 0 {
 		pc.Unkept = s.unkept
 	}
-	// Each has its own throttle: the capacity of one provider does not depend on the others.
+	// Each has its own throttle: the capacity of one provider does not depend on the
+	// others.
 	for i := 1; i < len(laws); i++ {
 		pc.Fallbacks = append(pc.Fallbacks, pool.Server{Law: laws[i], Gates: gates[i]})
 	}

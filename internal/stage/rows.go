@@ -98,7 +98,8 @@ func (f *finder) whereIs(ctx context.Context, seq uint64) (partition int, err er
 // replica serves a partition, since that one knows where the row is.
 func (f *finder) unownedHold(seq uint64, of ...*consumer.Consumer) *hold.Hold {
 	snap := f.look(of...)
-	// known reports whether the owner of the partition, here or elsewhere, knows of the row.
+	// known reports whether the owner of the partition, here or elsewhere, knows of the
+	// row.
 	known := func(p consumer.Status) bool {
 		return p.Role == consumer.Owner ||
 			p.Role == consumer.Standby && !p.Taking && p.Problem == "" || p.HighWaterMark >= seq
@@ -206,8 +207,8 @@ func askStored[T any](
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		err = stored.MissingStream(err, s.Cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
 	case err != nil && !tail.IsNoEvent(err):
-		// The server does not answer a request that it denies, so the request runs into its
-		// time limit, and the violation is known from the connection.
+		// The server does not answer a request that it denies, so the request runs into
+		// its time limit, and the violation is known from the connection.
 		if denied := streams.Violation(s.Conn.NC(), streams.APISubjects); denied != nil &&
 			ctx.Err() != nil {
 			err = denied

@@ -18,15 +18,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Deps are the things that a stage finds outside itself, for tests to replace. The program
-// sets
-// Logger, Reloads, Console and NewInput.
+// Deps are the things that a stage finds outside itself, for tests to replace. The
+// program sets Logger, Reloads, Console and NewInput.
 type Deps struct {
-	// NATS connects. If it is nil, the stage connects to the server of the configuration, or
-	// to an embedded one.
-	// Run closes the connection. On a connection given here, batched requests that arrive
-	// while the stage stops are refused rather than left to other replicas: to drain a
-	// subscription, the library uses timers that a test in virtual time can't share.
+	// NATS connects. If it is nil, the stage connects to the server of the configuration,
+	// or to an embedded one. Run closes the connection. On a connection given here,
+	// batched requests that arrive while the stage stops are refused rather than left to
+	// other replicas: to drain a subscription, the library uses timers that a test in
+	// virtual time can't share.
 	NATS func() (*nats.Conn, error)
 	// DialLLM opens connections to the provider. If it is nil, they are TCP.
 	DialLLM func(ctx context.Context, network, address string) (net.Conn, error)

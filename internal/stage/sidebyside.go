@@ -12,8 +12,9 @@ import (
 type SideBySide struct {
 	// Ledger prices the calls of all of them and adds up their cost, up to the ceiling.
 	Ledger *cost.Ledger
-	// Replies is the connection to the store of replies (STAGE_DEDUPE=stored). It may lead to
-	// another server than the rows. The caller closes it once all stages have ended.
+	// Replies is the connection to the store of replies (STAGE_DEDUPE=stored). It may
+	// lead to another server than the rows. The caller closes it once all stages have
+	// ended.
 	Replies *natsconn.Conn
 
 	slots *processSlots

@@ -12,26 +12,28 @@ import (
 )
 
 // slots bound the calls in flight of several stages of a process, whose pools take turns:
-// a slot that becomes free is offered to the pool that has waited longest. For example, with
-// 4 slots, a stage with 1,000 rows has all four while the other has none. When the other
-// gets rows its pool waits, has the next slot that becomes free, and then every other one.
+// a slot that becomes free is offered to the pool that has waited longest. For example,
+// with 4 slots, a stage with 1,000 rows has all four while the other has none. When the
+// other gets rows its pool waits, has the next slot that becomes free, and then every
+// other one.
 //
-// A pool whose rows are gone does not answer an offer. After [offerFor] the offer goes on to
-// the next one, so nobody waits for a pool that has nothing to send. Safe for concurrent use.
+// A pool whose rows are gone does not answer an offer. After [offerFor] the offer goes on
+// to the next one, so nobody waits for a pool that has nothing to send. Safe for
+// concurrent use.
 type slots struct {
 	limit int
 
 	mu       sync.Mutex
 	inFlight int
 	waiting  []*slotsGate // the first has the offer
-	// offered is when offeredTo, the first of them, was offered a slot. It is zero while no
-	// slot is free.
+	// offered is when offeredTo, the first of them, was offered a slot. It is zero while
+	// no slot is free.
 	offered   time.Time
 	offeredTo *slotsGate
 }
 
-// offerFor is how long a free slot waits for the pool that it is offered to. A pool that has
-// a call to send takes it within a millisecond.
+// offerFor is how long a free slot waits for the pool that it is offered to. A pool that
+// has a call to send takes it within a millisecond.
 const offerFor = 50 * time.Millisecond
 
 // slotsGate is the gate of one stage. It implements [pool.Gate].
@@ -76,8 +78,8 @@ func (s *slots) queue(g *slotsGate) {
 }
 
 // offer offers a slot that is free to the pool that has waited longest. The others are
-// woken, too, so that they ask again when the offer is over: otherwise nobody would if the
-// first has nothing to send, and no call is left to end. The mutex is held.
+// woken, too, so that they ask again when the offer is over: otherwise nobody would if
+// the first has nothing to send, and no call is left to end. The mutex is held.
 func (s *slots) offer(now time.Time) {
 	if len(s.waiting) == 0 || s.inFlight >= s.limit {
 		s.offered, s.offeredTo = time.Time{}, nil

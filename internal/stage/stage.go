@@ -1,16 +1,17 @@
 // Package stage is one running process of a stage, or of several: it wires the parts
 // together, starts, drains and stops them. A row takes this way through the parts:
 //
-//	consumer (one for each partition) --row--> executor --request--> pool --call--> caller --> provider
-//	consumer <--reply-- executor <--reply-- pool
-//	consumer --result--> results stream        recorder --event--> audit stream
+//	consumer --row----> executor --request--> pool --call--> caller --> provider
+//	         <--reply--          <--reply----
+//	consumer --result-> results stream
+//	recorder --event--> audit stream
 //
 // No part here decides about rows, and each part has a goroutine or a mutex of its own.
 // This package knows all of them, so what needs several parts is here: the status, the
 // holds, the orders of operators, the memory limit, the end of a run.
 //
 //	s, err := stage.New(cfg, conn, targets, log, stage.Options{}) // starts nothing
-//	err = s.Run(soft, hard)                                       // ends when soft does, and has drained
+//	err = s.Run(soft, hard) // returns once soft has ended, and the stage has drained
 package stage
 
 import (
@@ -75,6 +76,7 @@ type turn struct {
 	leave  func()          // may be called again: a stage may end before it has prepared
 }
 
+// newTurn returns the turn of the first stage; run sets before for the others.
 func newTurn() turn {
 	left := make(chan struct{})
 	return turn{left: left, leave: sync.OnceFunc(func() { close(left) })}
@@ -87,8 +89,8 @@ type Options struct {
 	// ExitOnFatal ends the run at a fatal provider error, whatever the configuration, and
 	// where nothing listens at the provider's address for 30 s.
 	ExitOnFatal bool
-	// Console is where OTEL_TRACES_EXPORTER=console prints. If it is nil, that is standard
-	// error.
+	// Console is where OTEL_TRACES_EXPORTER=console prints. If it is nil, that is
+	// standard error.
 	Console io.Writer
 	// Spans receives the spans, whatever OTEL_* are set to. If it is nil, these variables
 	// decide.
@@ -98,16 +100,16 @@ type Options struct {
 	// Files are the files that rows may name as pictures, documents and sounds. If it is
 	// nil, a row that names one fails.
 	Files *media.Files
-	// CancelBatches has a stop cancel the batches of the batch lane that the provider works
-	// on. Without it they run on, and the next start collects them.
+	// CancelBatches has a stop cancel the batches of the batch lane that the provider
+	// works on. Without it they run on, and the next start collects them.
 	CancelBatches bool
 	// Flags are the flags with which commands find the streams of this stage, for advice:
 	// "--job reviews", for example. It is empty if they need nothing but the settings.
 	Flags string
 	// Side is what the stage has in common with others of the process, or nil.
 	Side *SideBySide
-	// Called is called with each call once it is priced and its event is recorded. It must
-	// be safe for concurrent use and must not block. It may be nil.
+	// Called is called with each call once it is priced and its event is recorded. It
+	// must be safe for concurrent use and must not block. It may be nil.
 	Called func(call.Outcome)
 
 	// lane makes the batch lane of a partition. It is nil but in tests.
@@ -133,6 +135,7 @@ func New(
 	if err != nil {
 		return nil, err
 	}
+
 	payloads := auditlog.PayloadsFull
 	if err := payloads.UnmarshalText([]byte(cfg.Audit.Payloads)); err != nil {
 		return nil, err
@@ -144,6 +147,7 @@ func New(
 	if side := opts.Side; side != nil {
 		s.ledger, s.opts.slots = side.Ledger, side.slots
 	}
+
 	s.objects = media.NewObjects(s.nc)
 	prompt.Media.Objects, prompt.Media.Files = s.objects, opts.Files
 	if s.opts.several {
@@ -151,6 +155,8 @@ func New(
 	}
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.flags = opts.Flags
+
+	// The parts in the view get a pointer to it, by which they find each other.
 	v := &s.view
 	exit := opts.ExitOnFatal || cfg.Rows.OnFatal == "exit"
 	s.finder, s.watchdog.view, s.ending.view = finder{v}, v, v
@@ -158,6 +164,7 @@ func New(
 	s.sharing = sharing{view: v, notes: map[string]budgetNote{}, record: s.record}
 	s.steering.view, s.steering.record, s.steering.moved = v, s.record, make(chan *nats.Conn, 1)
 	s.lanes.view, s.lanes.exit, s.lanes.cancel = v, exit, opts.CancelBatches
+
 	s.answerer = replicas.New(s.nc, cfg.Name, s.summary, s.Log)
 	if s.opts.several {
 		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.gauges)
@@ -166,6 +173,9 @@ func New(
 	}
 	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
 	s.exporter = metrics.NewExporter(cfg.MetricsExport(), s.metrics, s.runID, s.Log)
+
+	// Every call, whoever made it, is counted here: rows, batched requests and the batch
+	// lane.
 	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(o call.Outcome) {
 		c := o.Event
 		s.Usage.Call(c)
@@ -177,6 +187,7 @@ func New(
 			opts.Called(o)
 		}
 	})
+
 	s.caller.Refused = func(r call.Refusal) {
 		s.activity.NoteRefusal(status.RefusalReport{
 			Time: r.Time, Provider: r.Provider, Model: r.Model, StatusCode: r.Status,
@@ -187,12 +198,14 @@ func New(
 	s.answerer.Row = func(ctx context.Context, row uint64) ([]replicas.Call, *hold.Hold) {
 		return s.callsOf(row), s.RowHold(ctx, row)
 	}
+
 	s.recorder = recorder.New(s.nc, recorder.Config{
 		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads,
 		Explain: config.Explain, Logger: s.Log,
 		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
 		Recorded: s.activity.Note,
 	})
+
 	poolConfig, err := s.poolConfig()
 	if err != nil {
 		return nil, err
@@ -204,6 +217,7 @@ func New(
 	if cfg.HTTP.DashboardPayloads {
 		s.executor.Show = s.activity.NoteRow
 	}
+
 	s.lanes.ledger = s.ledger
 	if err := s.lanes.open(opts.lane); err != nil {
 		return nil, err
@@ -214,6 +228,7 @@ func New(
 			return nil, err
 		}
 	}
+
 	s.inspector = streams.NewInspector(s.Conn.NC, stored.Streams(cfg), s.Log)
 	if err := s.addConsumers(); err != nil {
 		return nil, err
@@ -221,6 +236,8 @@ func New(
 	if !s.opts.several {
 		warnOfProcess(s)
 	}
+
+	// The rest are notes about settings, which belong to the log of the stage.
 	for _, f := range cfg.Deprecated() {
 		s.Log.Warn("a deprecated setting is set, which a later release refuses",
 			slog.String("variable", f.Variable), slog.String("instead", f.Deprecated))

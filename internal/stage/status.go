@@ -226,6 +226,7 @@ type holdMemory struct {
 	memory hold.Memory
 }
 
+// fill sets in each hold since when it lasts.
 func (m *holdMemory) fill(l hold.List, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

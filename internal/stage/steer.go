@@ -237,6 +237,7 @@ func (s *steering) resume(o *control.Order) (control.Outcome, string) {
 			s.drain = nil
 			s.setAside(false)
 		}
+
 		other := s.executor.Pool.Stats().Pause
 		s.executor.Pool.Continue()
 		if other.Kind != pool.NotPaused && other.Kind != pool.Operator {

@@ -19,8 +19,8 @@ type ending struct {
 	*view
 	stop  context.CancelCauseFunc   // ends the run softly; Run sets it before the pool starts
 	since atomic.Pointer[time.Time] // when the stop began; nil before
-	// why is why the stage has ended. It is set only where the process continues, since it
-	// has other stages or shows the last state.
+	// why is why the stage has ended. It is set only where the process continues, since
+	// it has other stages or shows the last state.
 	why atomic.Pointer[string]
 }
 

@@ -55,6 +55,7 @@ func submitBatch(
 	if err := json.Unmarshal(request, &members); err != nil {
 		return err
 	}
+
 	set := func(name, value string) {
 		members[name], _ = json.Marshal(value) // a text can't fail
 	}
@@ -68,6 +69,8 @@ func submitBatch(
 		return err
 	}
 	defer conn.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
+
+	// Only an error without an answer leaves it open whether the batch is stored.
 	var reply batch.SubmitReply
 	if err := askBatches(ctx, conn, cfg, batch.RequestSubmit, members, timeout,
 		&reply); err != nil {
@@ -98,6 +101,7 @@ func askBatches(
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at "+
 			"most %d: send several batches", text.Len(), limit))
 	}
+
 	subject := config.DeferredSubject(cfg.Name, request)
 	m, err := batch.Request(ctx, conn.NC(), subject, text.Bytes(), timeout)
 	switch {

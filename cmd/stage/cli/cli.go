@@ -200,17 +200,21 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 			return config.Invalid(errors.New("name a command"))
 		},
 	}
+
+	// Cobra uses the process's own arguments and streams unless it is given others.
 	root.SetArgs(env.Args)
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	root.SetVersionTemplate("{{.Version}}\n")
+
 	root.AddGroup(
 		&cobra.Group{ID: groupWork, Title: "Do the work:"},
 		&cobra.Group{ID: groupStreams, Title: "Work with the streams:"},
 		&cobra.Group{ID: groupSetup, Title: "Set up and try out:"},
 	)
 	root.AddCommand(commands(env)...)
+
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCommand(env))
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
@@ -226,6 +230,7 @@ func newRootCommand(env *Env, running *bool) *cobra.Command {
 				">\"${fpath[1]}/_stage\""
 		}
 	}
+
 	addTexts(root)
 	markRunning(root, running)
 	return root

@@ -33,11 +33,13 @@ func newConfigCommand(env *Env) *cobra.Command {
 	asJSON := cmd.Flags().Bool("json", false,
 		"print the variables that have a value as a JSON object")
 	cmd.MarkFlagsMutuallyExclusive("check", "markdown", "schema", "json")
+
 	flags := newConfigFlags(cmd, env, nil, nil)
 	stages := flags.addStages()
 	for _, other := range []string{"markdown", "schema"} {
 		cmd.MarkFlagsMutuallyExclusive(stagesFlag, other)
 	}
+
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *markdown:
@@ -47,6 +49,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 		case *check:
 			return checkConfig(cmd.Context(), env, flags, *stages)
 		}
+
 		cfgs, err := flags.LoadStages(cmd.Context(), *stages, config.NeedNothing)
 		if err != nil {
 			return err
@@ -62,6 +65,7 @@ func newConfigCommand(env *Env) *cobra.Command {
 		case *asJSON:
 			return terminal.WriteJSON(env.Stdout, cfgs[0].Settings())
 		}
+
 		for i, cfg := range cfgs {
 			if i > 0 {
 				terminal.PrintLine(env.Stdout, "")
@@ -91,6 +95,7 @@ func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages strin
 		return err
 	}
 	noteContext(env, cfgs[0])
+
 	var problems []error
 	var notes []string
 	budgets := make(map[string]int)

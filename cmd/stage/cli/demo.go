@@ -67,8 +67,10 @@ func newDemoCommand(env *Env) *cobra.Command {
 	hold := cmd.Flags().Bool("hold", false, "keep the dashboard when all is done, until Ctrl-C")
 	chaos := cmd.Flags().Bool("chaos", false,
 		"show an outage of the LLM, a kill -9 and a take-over, and prove that no row is lost")
+
 	compared := addCompareFlags(cmd)
 	cmd.AddCommand(newReplicaCommand(env))
+
 	flags := newConfigFlags(cmd, env, nil, demoDefaults)
 	flags.refuseConnection("demo runs its own server: remove it")
 	flags.refuse("demo has its own store and LLM: remove it",
@@ -77,11 +79,14 @@ func newDemoCommand(env *Env) *cobra.Command {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
 		}
+
+		// The environment may name a server and an LLM for other commands.
 		cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 		cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
 		if compared.asked || compared.svg != "" || cmd.Flags().Changed("for") {
 			return compared.run(soft, env, cfg)
 		}
+
 		if *chaos && *rows < chaosRowsMin {
 			return config.Invalid(fmt.Errorf("--rows %d with --chaos: give at least %d, "+
 				"so that there is work left at each fault", *rows, chaosRowsMin))

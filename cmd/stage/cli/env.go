@@ -52,8 +52,8 @@ type Env struct {
 	// again.
 	HangupEnds bool
 
-	// secrets are those of the configuration that was loaded. Main sets it, and removes them
-	// from the error that the command ends with.
+	// secrets are those of the configuration that was loaded. Main sets it, and removes
+	// them from the error that the command ends with.
 	secrets *config.Secrets
 
 	// Notify relays signals to c, as os/signal.Notify does, until stop is called. If it
@@ -110,10 +110,10 @@ const signalEcho = 200 * time.Millisecond
 
 // Contexts returns the two contexts of a command that stops in two steps:
 //
-//	signal                                   soft       hard       process
-//	first SIGINT, SIGTERM or one of also     cancelled             finishes what has begun
-//	second one, 200 ms later or more         cancelled  cancelled  stops immediately
-//	4.5 s after the second, or a third one                         Env.Exit
+//	signal                                  soft   hard   the process
+//	first SIGINT, SIGTERM or one of also    ends          finishes its work
+//	second one, 200 ms later or more        ends   ends   stops immediately
+//	4.5 s after the second, or a third one                is ended by Env.Exit
 //
 // SIGHUP never counts as the second signal, since shell and system both send it when a
 // terminal closes. hard is the parent of soft, and the cause of both is a

@@ -37,6 +37,8 @@ type eraseCommand struct {
 	o      erase.Options
 }
 
+// newEraseCommand makes stage erase. It allows the flags of the provider, since the
+// provider keeps the requests and replies of batches, too.
 func newEraseCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "erase",
@@ -62,6 +64,7 @@ func newEraseCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false,
 		"only print what would be removed, and where it is")
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+
 	c.output = addOutputFlag(cmd, "table, or json")
 	c.flags = newStoreFlags(cmd, env)
 	c.flags.allow("STAGE_CONTROL", "STAGE_RESPONSE_FIELD", "STAGE_DEDUPE_TTL", "STAGE_LANE_STREAM",
@@ -94,6 +97,7 @@ func (c *eraseCommand) check(cfg *config.Config) error {
 		}
 		c.o.Field, c.o.Value = name, value
 	}
+
 	for _, text := range c.rows {
 		r, err := parseRange(text)
 		if err != nil {
@@ -105,6 +109,7 @@ func (c *eraseCommand) check(cfg *config.Config) error {
 	if changed("row") && len(c.o.Rows) == 0 {
 		return errors.New("--row is empty: give sequences of rows, such as 7 or 7,12-15")
 	}
+
 	if changed("chain") {
 		for _, flag := range []string{"job", config.FlagName("STAGE_NAME"), "partition"} {
 			if changed(flag) {
@@ -116,6 +121,7 @@ func (c *eraseCommand) check(cfg *config.Config) error {
 			return err
 		}
 	}
+
 	if !c.dryRun && !cfg.Control.Obey {
 		return errors.New("STAGE_CONTROL: nothing is erased unless it is true: " +
 			"set it, or see what there is with --dry-run")
@@ -162,6 +168,7 @@ func (c *eraseCommand) run(
 		c.o.Results = job.Eraser(js, cfg,
 			func(text string) { terminal.PrintLine(c.env.Stderr, "%s", text) })
 	}
+
 	stages := []*config.Config{cfg}
 	if len(c.chain) > 0 {
 		found, notes, err := chain.Stages(ctx, js, cfg, c.chain)
@@ -173,6 +180,7 @@ func (c *eraseCommand) run(
 		}
 		stages = found
 	}
+
 	plan, err := erase.NewChain(ctx, js, stages, c.o)
 	if err != nil {
 		return err
@@ -199,7 +207,7 @@ func (c *eraseCommand) print(plan erases) error {
 }
 
 // confirm shows the plan on the terminal and asks. Without a terminal it is an error that
-// names --yes.
+// names --yes, since a script must not hang at a question that nobody sees.
 func (c *eraseCommand) confirm(plan erases) error {
 	if !terminal.Is(c.env.Stdin) {
 		return config.Invalid(errors.New("there is no terminal to ask on: " +

@@ -42,8 +42,8 @@ type configFlags struct {
 	envFiles []string
 	context  string
 	external bool // the command connects to NATS
-	// column has the settings of one column of try, by variable. They take precedence over
-	// the flags.
+	// column has the settings of one column of try, by variable. They take precedence
+	// over the flags.
 	column   map[string]string
 	offline  bool // see [config.Source]
 	anyInput bool // see [config.Source]
@@ -334,8 +334,8 @@ func (c *configFlags) LoadStages(
 	problems := c.given()
 	switch {
 	case path == "" && c.cmd.Flags().Changed(stagesFlag):
-		// --stages "$FILE" with an unset variable must not start one stage with the settings
-		// of the environment.
+		// --stages "$FILE" with an unset variable must not start one stage with the
+		// settings of the environment.
 		return nil, configError(append(problems, fmt.Errorf("--%s: it is empty: give the path of "+
 			"a file or directory, or remove it", stagesFlag)))
 	case path == "":
@@ -596,7 +596,9 @@ func (c *configFlags) whereJob(dir string) string {
 // plainWord is a word that no shell changes.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// shellWord quotes a word for a POSIX shell where that is needed: it's becomes 'it'\”s'.
+// shellWord quotes a word for a POSIX shell where that is needed, for example
+//
+//	it's  ->  'it'\''s'
 func shellWord(word string) string {
 	if plainWord.MatchString(word) {
 		return word

@@ -180,6 +180,10 @@ func newHelpCommand(env *Env) *cobra.Command {
 				}
 				return nil
 			}
+
+			// "help lane cancel" names a command; "help rate limit" does not, and is
+			// searched for. Of a command with others below it, a further word must name
+			// one of these.
 			found, rest, err := root.Find(args)
 			if len(args) > 1 && (err != nil || len(rest) > 0 && found.HasSubCommands()) {
 				err = fmt.Errorf("nothing is about %q", strings.Join(args, " "))
@@ -190,6 +194,7 @@ func newHelpCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return config.Invalid(fmt.Errorf("%w\nsee %s --help", err, root.Name()))
 			}
+
 			if err := found.Help(); err != nil {
 				return err
 			}

@@ -55,6 +55,7 @@ func newInitCommand(env *Env) *cobra.Command {
 		Example: "  stage init\n  stage init reviews && cd reviews && stage process rows.jsonl " +
 			"--env-file .env",
 	}
+
 	force := cmd.Flags().Bool("force", false, "overwrite these files")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		dir := append(args, ".")[0]
@@ -65,6 +66,7 @@ func newInitCommand(env *Env) *cobra.Command {
 		if err := writeStarter(dir, *force); err != nil {
 			return err
 		}
+
 		terminal.PrintLine(env.Stdout, "wrote %s", strings.Join(names, ", "))
 		if filepath.Clean(dir) != "." {
 			terminal.PrintLine(env.Stdout, "\n  cd %s", shellQuoted(dir))
@@ -91,10 +93,12 @@ func writeStarter(dir string, force bool) error {
 			taken = append(taken, filepath.Join(dir, f.name))
 		}
 	}
+
 	if len(taken) > 0 && !force {
 		return config.Invalid(fmt.Errorf("already there: %s: give another directory, "+
 			"or --force to overwrite", strings.Join(taken, ", ")))
 	}
+
 	var written []string
 	for _, f := range starterFiles {
 		path := filepath.Join(dir, f.name)

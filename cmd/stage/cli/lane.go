@@ -184,12 +184,14 @@ func writeBatch(w io.Writer, b *lane.Batch) error {
 	line("partition", fmt.Sprint(b.Partition))
 	line("rows", fmt.Sprintf("%d, from %d to %d", b.Rows, b.FirstRow, b.LastRow))
 	line("size", terminal.Bytes(b.Bytes))
+
 	if b.Tokens > 0 {
 		line("estimated tokens", fmt.Sprint(b.Tokens))
 	}
 	if b.CostUSD > 0 {
 		line("estimated cost", fmt.Sprintf("%.4f USD", b.CostUSD))
 	}
+
 	line("recorded", b.Since.Local().Format(time.DateTime)+", "+ageOf(b)+" ago")
 	if !b.Submitted.IsZero() {
 		line("submitted", b.Submitted.Local().Format(time.DateTime))
@@ -247,6 +249,7 @@ func newLaneCancelCommand(env *Env) *cobra.Command {
 			}
 			batches = append(batches, b)
 		}
+
 		var errs []error
 		for _, b := range batches {
 			if err := call.CancelBatch(ctx, cfg, b.Provider, b.Model, b.BatchID); err != nil {

@@ -27,6 +27,9 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 	var cfg llmtest.Config
 	var schedule, errorShares string
 	flags := cmd.Flags()
+
+	// These say which calls the server admits, how fast it answers, and how often it
+	// fails.
 	addr := flags.String("addr", mockAddr, "address to listen on; port 0: any free port")
 	flags.Float64Var(&cfg.Rate, "rate", 0,
 		"calls admitted per second, others get a 429; 0: no limit")
@@ -40,22 +43,28 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 		"sigma of its log-normal distribution; 0: constant")
 	flags.StringVar(&errorShares, "errors", "",
 		"shares of admitted calls that fail, by status: 429=.2,500=.01")
+
+	// These are about embeddings.
 	flags.DurationVar(&cfg.TextLatency, "text-latency", 0,
 		"latency that each text of a call of embeddings adds")
 	flags.IntVar(&cfg.Dimensions, "dimensions", 0,
 		"numbers of a vector where the call does not say; 0: 256")
 	faults := flags.String("vector-faults", "", "shares of calls of embeddings whose vectors are "+
 		"wrong: fewer, more, shuffled, twice, null, huge, short, as fewer=.01,null=.02")
+
 	flags.DurationVar(&cfg.RetryAfter, "retry-after", 0,
 		"Retry-After of a 429, 503 or 529; 0: none")
 	flags.Uint64Var(&cfg.Seed, "seed", 1,
 		"seed of latencies and errors: the same calls in the same order get the same")
+
+	// These are about the Batch API.
 	flags.DurationVar(&cfg.Batches.Delay, "batch-delay", 0, "how long a batch takes")
 	flags.Float64Var(&cfg.Batches.Expire, "batch-expire", 0,
 		"share of batches that expire after --batch-delay, 0 to 1, "+
 			"partly answered where the provider has it so; not Azure's")
 	batchFail := flags.Float64("batch-fail", 0,
 		"share of lines in batches that fail with status 500, 0 to 1")
+
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error
 		if cfg.Schedule, err = llmtest.ParseSchedule(schedule); err != nil {
@@ -67,6 +76,7 @@ func newMockLLMCommand(env *Env) *cobra.Command {
 		if cfg.VectorFaults, err = llmtest.ParseVectorFaults(*faults); err != nil {
 			return config.Invalid(err)
 		}
+
 		if len(cfg.Schedule) > 0 && cfg.Rate > 0 {
 			return config.Invalid(errors.New("--rate and --schedule exclude each other"))
 		}

@@ -36,8 +36,10 @@ func newProcessCommand(env *Env) *cobra.Command {
 		"or .tsv, else JSONL; default: standard output")
 	cmd.Flags().StringVar(&o.Job, "job", "",
 		"name of the job; required to resume from standard input")
+
 	addFormatFlags(cmd, &o.Format)
 	table := addTableFlags(cmd)
+
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false,
 		"discard what earlier runs of this job have stored")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; "+
@@ -46,26 +48,34 @@ func newProcessCommand(env *Env) *cobra.Command {
 		"file for a summary of the run as JSON: rows, calls, tokens, cost, speed-up")
 	cmd.Flags().Int64Var(&o.Limit, "limit", 0,
 		"process only the first N rows, and write their results alone; 0: all")
+
 	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
 	cancelBatches := addCancelBatches(cmd)
 	cmd.Args = oneInput(retry, failed)
+
 	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and "+
 		"estimate tokens and cost: no call, no key, nothing stored; "+
 		"exits with 1 if rows would fail")
 	latency := cmd.Flags().Duration("latency", 0, "with --dry-run: the mean time of a call, "+
 		"such as 1.2s, to estimate how long the job takes one call at a time and with the pool")
+
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
 		defaults["STAGE_LOG_LEVEL"] = "warn" // the progress bar shows the rest
 	}
+
 	flags := newConfigFlags(cmd, env, nil, defaults)
 	flags.refuseConnection("process runs its own server, with one partition: " +
 		"remove it, or use stage load and stage run for rows on a NATS server")
+
 	run := func(soft, hard context.Context, cfg *config.Config, args []string) error {
+		// First come the flags that contradict each other: nothing is read or started
+		// before.
 		if o.Limit < 0 {
 			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all",
 				o.Limit))
 		}
+
 		switch o.Retry = retry.options(); {
 		case o.Retry == nil:
 		case args[0] == "-" && o.Job == "":
@@ -78,6 +88,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 			return config.Invalid(errors.New("--retry-failed with --dry-run: " +
 				"remove one of them, since a dry run renders all rows, whatever is stored"))
 		}
+
 		if err := table.set(&o, args[0]); err != nil {
 			return config.Invalid(err)
 		}
@@ -89,16 +100,19 @@ func newProcessCommand(env *Env) *cobra.Command {
 			return config.Invalid(fmt.Errorf("--latency %v: give the mean time of a call, "+
 				"such as 1.2s, at most 1h", *latency))
 		}
+
 		if *dry {
 			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
 			return preview.DryRun(soft, cfg, in, *latency, env.Stdout, env.Stderr)
 		}
+
 		o.FailOnError, o.Where, o.LimitMemory = failed.allowed, flags.whereJob, env.LimitMemory
 		o.CancelBatches = *cancelBatches
 		o.Mock = llmtest.Config{}.Start
 		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg,
 			args[0], o)
 	}
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		need := config.NeedCalls
 		if *dry {

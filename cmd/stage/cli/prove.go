@@ -36,8 +36,10 @@ func newProveCommand(env *Env) *cobra.Command {
 	rootFile := cmd.Flags().String("root", "", "a root to lead to: the `FILE` has what stage "+
 		"verify printed; default: the present end of the results")
 	out := cmd.Flags().StringP("out", "o", "", "file for the proof; default: standard output")
+
 	flags := newStoreFlags(cmd, env)
 	flags.anyInput = true
+
 	prepare := func(*config.Config) (err error) {
 		if o.Row == 0 {
 			return config.Invalid(errors.New("--row: give the sequence of a row in the input " +
@@ -48,6 +50,7 @@ func newProveCommand(env *Env) *cobra.Command {
 		}
 		return config.Invalid(err)
 	}
+
 	printProof := func(
 		ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
 	) error {
@@ -62,6 +65,7 @@ func newProveCommand(env *Env) *cobra.Command {
 		return errors.Join(terminal.WriteJSON(w, file), closeOut())
 	}
 	run := flags.runOnStore(prepare, printProof)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !cmd.Flags().Changed("check") {
 			return run(cmd, args)

@@ -35,7 +35,8 @@ func newRedriveCommand(env *Env) *cobra.Command {
 			return err
 		}
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
-		// The job is marked again: a run that has ended meanwhile may have noted it as done.
+		// The job is marked again: a run that has ended meanwhile may have noted it as
+		// done.
 		err = errors.Join(err, flags.reopen(cfg, o.DryRun))
 		// The report is printed even if it ended early.
 		switch {

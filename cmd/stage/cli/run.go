@@ -26,11 +26,13 @@ func newRunCommand(env *Env) *cobra.Command {
 	newInput := cmd.Flags().Bool("new-input", false, "accept an input stream that was re-created "+
 		"since the last claim, and begin with its first row")
 	cancelBatches := addCancelBatches(cmd)
+
 	flags := newConfigFlags(cmd, env, nil, nil)
 	if env.HangupEnds {
 		flags.ends = []os.Signal{syscall.SIGHUP}
 	}
 	stages := flags.addStages()
+
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfgs, err := flags.LoadStages(cmd.Context(), *stages, config.NeedCalls)
 		if err != nil {
@@ -42,10 +44,12 @@ func newRunCommand(env *Env) *cobra.Command {
 		if env.LimitMemory != nil && len(cfgs[0].NATS.URL) > 0 {
 			env.LimitMemory(stage.MemoryLimit(cfgs...))
 		}
+
 		reloads, stopReloads := env.Reloads()
 		defer stopReloads()
 		log := logging.NewConfigured(cfgs[0], env.Stderr)
 		defer logging.Flush(log)
+
 		deps := stage.Deps{
 			MockLLM: llmtest.Config{}.Start,
 			Logger:  log,
@@ -55,6 +59,7 @@ func newRunCommand(env *Env) *cobra.Command {
 				CancelBatches: *cancelBatches,
 			},
 		}
+
 		if *stages != "" {
 			return stage.RunSeveral(soft, hard, cfgs, deps)
 		}

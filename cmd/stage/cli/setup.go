@@ -41,6 +41,10 @@ func newSetupCommand(env *Env) *cobra.Command {
 	output := cmd.Flags().StringP("output", "o", formatConf,
 		"how to print the permissions: conf (of nats-server) or json")
 	completeWords(cmd, "output", formatConf, formatJSON)
+
+	// The durables depend on the window and the order, and the streams on the batch lane
+	// and on batched requests. So setup needs these settings, although it neither calls
+	// nor orders.
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
 		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM",
@@ -49,7 +53,11 @@ func newSetupCommand(env *Env) *cobra.Command {
 	flags.own("STAGE_STREAM_REPLICAS", "STAGE_STREAM_STORAGE", "STAGE_RESULT_MAX_BYTES",
 		"STAGE_AUDIT_MAX_BYTES",
 		"STAGE_AUDIT_MAX_AGE", "STAGE_JOURNAL_MAX_BYTES")
+
 	stages := flags.addStages()
+
+	// All stages are set up, even after the problem of one, so that one run lists all
+	// problems.
 	run := func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
 		do := func(
 			ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, _ *config.Config,
@@ -74,6 +82,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 		return withStreams(soft, env, cfgs[0], do)
 	}
 	setUp := flags.runStages(stages, config.NeedNothing, run)
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case *output != formatConf && *output != formatJSON:
@@ -95,6 +104,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 			return config.Invalid(errors.New("--output: it is about --print-permissions: " +
 				"give that too, or remove it"))
 		}
+
 		for _, variable := range settingsOfPermissions {
 			flags.refuse("setup uses it only with --print-permissions: add that, or remove it",
 				config.FlagName(variable))
@@ -195,7 +205,8 @@ func setUpStreams(ctx context.Context, env *Env, nc *nats.Conn, cfg *config.Conf
 	var errs []error
 	if cfg.Serve.Batches {
 		err := streams.EnsureBatches(ctx, nc, stored.Streams(cfg))
-		// A user of an earlier version has no permission for the stream of deferred batches.
+		// A user of an earlier version has no permission for the stream of deferred
+		// batches.
 		if errors.Is(err, nats.ErrPermissionViolation) {
 			terminal.PrintLine(env.Stderr, "note: %v; until then deferred batches are refused, "+
 				"and no row depends on it (STAGE_BATCH=false needs no stream)",

@@ -43,16 +43,21 @@ func newStatusCommand(env *Env) *cobra.Command {
 	process := cmd.Flags().Bool("process", false,
 		"show the process at STAGE_HTTP_ADDR alone, with all that it says of itself")
 	cmd.MarkFlagsMutuallyExclusive("output", "json")
+
 	flags := newConfigFlags(cmd, env, []string{groupNATS}, nil)
 	flags.allow(httpAddr, name, dataDir)
 	for _, variable := range []string{httpAddr, name} {
 		cmd.Flags().Lookup(config.FlagName(variable)).Annotations[flagCommon] = []string{}
 	}
+
 	changed := func(name string) bool { return cmd.Flags().Changed(name) }
 	run := func(soft, _ context.Context, cfg *config.Config, _ []string) error {
 		if err := checkOutput(*output); err != nil {
 			return config.Invalid(err)
 		}
+
+		// A flag that names a server or a stage asks for NATS. In the environment it does
+		// not: it is set for the stage as well, and that is at STAGE_HTTP_ADDR.
 		named := changed(serverFlag) || changed(contextFlag) ||
 			changed(config.FlagName("STAGE_NATS_URL")) || changed(config.FlagName(name))
 		v.cfg, v.json, v.process = cfg, *output == formatJSON || *asJSON, *process
@@ -65,6 +70,7 @@ func newStatusCommand(env *Env) *cobra.Command {
 			return config.Invalid(errors.New("--http-addr asks that process, " +
 				"which shows all of its stages: remove --name"))
 		}
+
 		defer v.close() //nolint:contextcheck // ctx may be over by then, and closing has a bound of its own
 		if !*watch {
 			return v.show(soft)

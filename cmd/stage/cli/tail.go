@@ -45,8 +45,10 @@ func newTailCommand(env *Env) *cobra.Command {
 	follows := cmd.Flags().BoolP("follow", "f", false,
 		"go on with new events as they are stored, until interrupted")
 	cmd.Flags().BoolVar(&o.JSON, "json", false, "print the events as they are stored, one per line")
+
 	flags := newStoreFlags(cmd, env)
 	flags.anyInput = true
+
 	check := func(*config.Config) (err error) {
 		if cmd.Flags().Changed("row") {
 			if o.Row, o.Item, err = tail.ParseRow(*row); err != nil {
@@ -64,6 +66,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		}
 		return err
 	}
+
 	run := func(
 		ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
 	) (err error) {
@@ -79,6 +82,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			defer stop()
 			ctx = served
 		}
+
 		if o.Row != 0 {
 			if conn.Server == nil { // this process serves no store, so a stage may run on it
 				o.Now = func(ctx context.Context) ([]tail.InFlight, string) {
@@ -89,6 +93,7 @@ func newTailCommand(env *Env) *cobra.Command {
 		} else {
 			err = tail.Print(ctx, js, cfg, out, o)
 		}
+
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return stored.MissingStream(err, cfg.Audit.Stream, "STAGE_AUDIT_STREAM")
 		}

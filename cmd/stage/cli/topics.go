@@ -32,8 +32,8 @@ var topics = readTopics(topicsFile)
 //go:embed help/topics
 var topicsFile string
 
-// readTopics reads the file of topics: lines of a name and a value, and an empty line before
-// each topic.
+// readTopics reads the file of topics: lines of a name and a value, and an empty line
+// before each topic.
 func readTopics(file string) (all []topic) {
 	for _, block := range strings.Split(file, "\n\n")[1:] {
 		var t topic

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// groupsOfTry are the groups of flags that try uses without a call. groupsOfCalls are those
-// that it also uses with --call.
+// groupsOfTry are the groups of flags that try uses without a call. groupsOfCalls are
+// those that it also uses with --call.
 var (
 	groupsOfTry   = []string{"Prompt and result", "Fan-out"}
 	groupsOfCalls = []string{
@@ -21,8 +21,8 @@ var (
 	}
 )
 
-// newTryCommand makes stage try, which renders a template for some rows and calls nothing,
-// or with --call compares the answers to them.
+// newTryCommand makes stage try, which renders a template for some rows and calls
+// nothing, or with --call compares the answers to them.
 func newTryCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "try FILE",
@@ -40,15 +40,18 @@ func newTryCommand(env *Env) *cobra.Command {
 		"take `N` rows at random, in the order of the file, in place of the first ones")
 	cmd.Flags().Uint64Var(&t.in.Seed, "seed", 1,
 		"seed of --sample: the same seed takes the same rows")
+
 	addFormatFlags(cmd, &t.in.Format)
 	asJSON := cmd.Flags().Bool("json", false,
 		"print a JSON object for each row, with --call one for all, as -o json")
 	t.output = cmd.Flags().StringP("output", "o", formatTable,
 		"how to print it: table, json, or with --call html, one page that needs nothing else")
 	completeWords(cmd, "output", formatTable, formatJSON, formatHTML)
+
 	t.addCallFlags(cmd)
 	t.flags = newConfigFlags(cmd, env, slices.Concat(groupsOfTry, groupsOfCalls),
 		map[string]string{"STAGE_LOG_LEVEL": "error"})
+
 	run := func(soft, _ context.Context, cfg *config.Config, args []string) error {
 		all, err := preview.LoadTemplates(cfg, t.templates, t.files)
 		if err != nil {
@@ -57,6 +60,7 @@ func newTryCommand(env *Env) *cobra.Command {
 		t.in.Name = args[0]
 		return preview.Try(soft, t.in, all, env.Stdout, *t.output == formatJSON)
 	}
+
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *asJSON && *t.output == formatTable {
 			*t.output = formatJSON
@@ -67,6 +71,9 @@ func newTryCommand(env *Env) *cobra.Command {
 		if t.call {
 			return t.compare(cmd, args[0])
 		}
+
+		// Templates on the command line replace the configured prompt, which may be
+		// missing then.
 		t.withoutCalls()
 		need := config.NeedPrompt
 		if len(t.templates)+len(t.files) > 0 {

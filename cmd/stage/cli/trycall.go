@@ -49,6 +49,7 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 		return config.Invalid(fmt.Errorf("%d rows: --call answers at most %d; "+
 			"stage process answers all of them", most, answers.RowsMax))
 	}
+
 	c := answers.Config{Input: input, Mock: llmtest.Config{}.Start, Console: t.env.Stderr}
 	var err error
 	if t.expect != "" {
@@ -63,6 +64,7 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 	if c.Columns, err = t.readColumns(); err != nil {
 		return config.Invalid(err)
 	}
+
 	onServer := slices.ContainsFunc(append(flagsOf(groupNATS), serverFlag, contextFlag),
 		cmd.Flags().Changed)
 	if onServer && t.job != "" {
@@ -71,6 +73,7 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 	}
 	// A server that is set for other commands would keep the replies from the job.
 	t.flags.external = onServer
+
 	names, settings := make([]string, len(c.Columns)), make([]map[string]string, len(c.Columns))
 	for i, column := range c.Columns {
 		names[i], settings[i] = column.Name, column.Settings
@@ -82,6 +85,7 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 	for i := range c.Columns {
 		c.Columns[i].Config, c.Columns[i].Settings = cfgs[i], shownSettings(settings[i])
 	}
+
 	if t.env.LimitMemory != nil {
 		t.env.LimitMemory(2 * stage.EmbeddedMemory) // for the rows' server, and the replies'
 	}
@@ -108,6 +112,7 @@ func (t *tryFlags) run(soft, hard context.Context, c answers.Config, onServer bo
 	if err := c.Check(); err != nil {
 		return config.Invalid(err)
 	}
+
 	console := terminal.NewConsole(t.env.Stderr)
 	cfg := c.Columns[0].Config
 	c.Logger = logging.NewConfigured(cfg, console)
@@ -119,10 +124,12 @@ func (t *tryFlags) run(soft, hard context.Context, c answers.Config, onServer bo
 	if c.Replies != nil {
 		defer c.Replies.Close() //nolint:contextcheck // ctx may be over by then, and Close has a bound of its own
 	}
+
 	bar := terminal.NewBar(hard, t.env.Stderr, int64(len(rows)), 0,
 		func(int64, bool) terminal.Beside { return terminal.Beside{} })
 	console.Show(bar)
 	c.Answered = func(n int64) { bar.Set(n / int64(len(c.Columns))) }
+
 	report, err := answers.Run(soft, hard, c)
 	bar.Finish()
 	if report == nil {
@@ -202,6 +209,7 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 		}
 		templates = append(templates, templateColumn(name, variable, text))
 	}
+
 	for _, path := range t.files {
 		templates = append(templates, templateColumn(path, "STAGE_TEMPLATE_FILE", path))
 	}
@@ -214,6 +222,7 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 		problems = appendProblems(problems, err, "--column: ")
 		others = append(others, column)
 	}
+
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
@@ -230,6 +239,7 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 			"--call compares at most %d", terminal.Plural(len(templates), "template"), len(others),
 			len(templates)*len(others), answers.ColumnsMax)
 	}
+
 	var all []answers.Column
 	for _, template := range templates {
 		for _, other := range others {
@@ -286,6 +296,7 @@ func parseColumn(text string) (answers.Column, error) {
 			column.Name, text = name, rest
 		}
 	}
+
 	fromFile := !strings.HasPrefix(text, config.VariablePrefix)
 	if fromFile {
 		file, err := config.ReadEnvFile(text)
@@ -296,6 +307,7 @@ func parseColumn(text string) (answers.Column, error) {
 		column.Settings = file.Values
 	} else {
 		column.Settings = make(map[string]string)
+
 		var shown []string
 		// A value may have commas, so only a comma before STAGE_ separates.
 		for i, pair := range strings.Split(text, ","+config.VariablePrefix) {
@@ -317,6 +329,7 @@ func parseColumn(text string) (answers.Column, error) {
 		}
 	}
 	var problems []error
+
 	for _, variable := range slices.Sorted(maps.Keys(column.Settings)) {
 		switch f := fieldOf(variable); {
 		case f == nil:

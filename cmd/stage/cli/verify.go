@@ -33,9 +33,11 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		"the `FILE` has what an earlier verify printed, as text or JSON")
 	names := cmd.Flags().StringSlice("chain", nil, "`names` of stages in the order in which rows "+
 		"flow, with commas in between: prove each and the links between them")
+
 	flags := newStoreFlags(cmd, env)
 	flags.allow("STAGE_WINDOW")
 	var options verify.Options
+
 	refuse := func(*config.Config) (err error) {
 		if cmd.Flags().Changed("root") {
 			if options.Roots, err = readRoots(*rootFile); err != nil {
@@ -57,6 +59,7 @@ func newVerifyCommand(env *Env) *cobra.Command {
 		}
 		return chain.CheckNames(*names)
 	}
+
 	run := func(
 		ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
 	) error {

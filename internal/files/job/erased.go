@@ -75,8 +75,8 @@ func (s *resultsOf) next(ctx context.Context, wait time.Duration) (stored.Result
 		s.held = &r
 	}
 	for len(s.stones) > 0 && s.stones[0].At <= s.held.At {
-		// A result that is still there, beside its tombstone, is returned itself: its erasure
-		// was interrupted.
+		// A result that is still there, beside its tombstone, is returned itself: its
+		// erasure was interrupted.
 		if stone := s.pop(); stone.At < s.held.At {
 			return stone, nil
 		}
@@ -111,7 +111,8 @@ func (s *resultsOf) readStones(ctx context.Context) error {
 			At: t.Sequence, Stored: t.At, Seq: t.Row, Low: t.Row, Subject: p.subject,
 			Erased: true, Body: ErasedBody(p.cfg.Prompt.ResponseField, t),
 		}
-		// A result that replaces another one is the result of a row that was published again.
+		// A result that replaces another one is the result of a row that was published
+		// again.
 		if r.Replaces, _ = strconv.ParseUint(t.Header(streams.HeaderReplaces), 10,
 			64); r.Replaces > 0 {
 			r.Subject = p.redriven
@@ -184,6 +185,7 @@ func eraseLines(
 		return false, err
 	}
 	defer os.Remove(temp) //nolint:errcheck // it is gone once it has taken its place
+
 	sum, size := sha256.New(), int64(0)
 	w := bufio.NewWriter(io.MultiWriter(out, sum))
 	for r := bufio.NewReader(in); err == nil; {
@@ -199,6 +201,7 @@ func eraseLines(
 			return false, errors.Join(err, out.Close())
 		}
 	}
+
 	if !errors.Is(err, io.EOF) {
 		return false, errors.Join(err, out.Close())
 	}

@@ -25,8 +25,8 @@ func (id identity) compare(
 	ctx context.Context, now identity, in *load.Source, dir, name string,
 ) error {
 	why := ""
-	// An identity without a length is of an empty input, or of an earlier version, which did
-	// not note the length. The hash tells them apart.
+	// An identity without a length is of an empty input, or of an earlier version, which
+	// did not note the length. The hash tells them apart.
 	empty := id.Bytes == 0 && id.Content == llm.Hash(nil)
 	if (id.Bytes > 0 || empty) && id.Content != now.Content {
 		var same bool

@@ -73,6 +73,9 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 		Choice: cfg.Prompt.ToolChoice, Keep: cfg.Prompt.Keep.String(),
 		Template: llm.Hash([]byte(cfg.Prompt.Template)), Format: string(in.Layout.Format),
 	}
+
+	// Only what differs from the default is set, so that a job of an earlier version,
+	// which had no such field, is still the same job.
 	layout := in.Layout
 	if layout.Format == rowfile.FormatCSV && layout.Delimiter != ',' {
 		id.Column = layout.DelimiterName()
@@ -83,10 +86,14 @@ func newIdentity(cfg *config.Config, in *load.Source) (identity, error) {
 	if layout.Format == rowfile.FormatCSV && !layout.Strict {
 		id.Quotes = "text"
 	}
+
 	if cfg.Embeds() {
 		v := cfg.Embed.Vectors()
 		id.Task, id.Vectors = cfg.Task, fmt.Sprintf("%d %s", v.Dimensions, cfg.Embed.Encoding)
 	}
+
+	// A prompt in a file is known by its content: a change of the path alone changes
+	// nothing.
 	for _, f := range []struct {
 		path string
 		hash *string

@@ -15,19 +15,19 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// batchLines writes results in the form of the output files of OpenAI's Batch API, one line
-// for each request:
+// batchLines writes results in the form of the output files of OpenAI's Batch API, one
+// line for each request:
 //
 //	{"id":"batch_req_…","custom_id":"a","error":null,
 //	 "response":{"status_code":200,"request_id":"…","body":{…}}}
 //
-// The body is the provider's own reply if that is a chat completion. Otherwise it is a chat
-// completion made from the result. A request that the provider has refused has the
+// The body is the provider's own reply if that is a chat completion. Otherwise it is a
+// chat completion made from the result. A request that the provider has refused has the
 // provider's status, and an error as the body. One that failed in any other way has an
 // error beside the response, which is null.
 //
-// A line depends on the stored result alone, so that a job that is resumed writes the same
-// bytes again. Ids that a provider did not give are therefore hashes, not random.
+// A line depends on the stored result alone, so that a job that is resumed writes the
+// same bytes again. Ids that a provider did not give are therefore hashes, not random.
 type batchLines struct {
 	field string // the member that has the reply
 	shown bool   // the lines go to a terminal, and must not control it
@@ -168,8 +168,8 @@ func appendContent(dst, answer []byte, calls bool) []byte {
 	return jsonbytes.AppendString(dst, answer)
 }
 
-// appendCalls appends the tool calls of an answer. Arguments are a text there, and each call
-// has an id, which Gemini gives to none.
+// appendCalls appends the tool calls of an answer. Arguments are a text there, and each
+// call has an id, which Gemini gives to none.
 func appendCalls(dst, calls []byte, r stored.Result) (_ []byte, called bool) {
 	number := 0
 	for call := range jsonbytes.Elements(calls) {

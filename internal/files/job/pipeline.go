@@ -45,35 +45,36 @@ type Pipeline struct {
 	Out    io.Writer // results
 	Format func(io.Writer, stored.Result) error
 
-	// rewrite empties Out, to write it again from the beginning. It is nil if written results
-	// can't be taken back.
+	// rewrite empties Out, to write it again from the beginning. It is nil if written
+	// results can't be taken back.
 	rewrite func() error
 	retry   *Retry // failed rows to send again, or nil if they stay as they are
 
 	// header writes the lines before the first result. It is nil if there are none.
 	header func(ctx context.Context, w io.Writer) error
 	limit  int64 // rows to process, or 0 for all
-	// endInput ends a read of the source that still waits, for example for a pipe. It is nil
-	// if reads end by themselves.
+	// endInput ends a read of the source that still waits, for example for a pipe. It is
+	// nil if reads end by themselves.
 	endInput func(cause error)
-	// resume says how to resume an interrupted job, for its error. It is empty if a job can
-	// only start over.
+	// resume says how to resume an interrupted job, for its error. It is empty if a job
+	// can only start over.
 	resume string
 
 	resumable bool // another run can find the stored rows and results of this one
 	earlier   bool // there was a run before this one
 
-	// unhashed is the Source if it is a pipe: only its rows can show that it is the same as
-	// before. Otherwise it is nil.
+	// unhashed is the Source if it is a pipe: only its rows can show that it is the same
+	// as before. Otherwise it is nil.
 	unhashed *load.FileRows
 
 	summary string // file for the summary, or "" for none
 	// console is where the log shares a terminal with the bar. It is nil if they do not.
 	console *terminal.Console
-	// flush writes the lines that the log has gathered, before the summary. It may be nil.
+	// flush writes the lines that the log has gathered, before the summary. It may be
+	// nil.
 	flush func()
-	// rest returns the text that shows the rows which failed for a reason, where some were
-	// repaired. It may be nil.
+	// rest returns the text that shows the rows which failed for a reason, where some
+	// were repaired. It may be nil.
 	rest func(reason llm.Reason, repaired bool) string
 
 	places   *places

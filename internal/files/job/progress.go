@@ -21,8 +21,8 @@ type progress struct {
 	done   atomic.Int64
 	total  atomic.Int64
 	began  time.Time
-	// ended is set once all results are written. The stage stops then, but the bar must not
-	// say so: nobody has stopped the job.
+	// ended is set once all results are written. The stage stops then, but the bar must
+	// not say so: nobody has stopped the job.
 	ended atomic.Bool
 }
 
@@ -86,6 +86,7 @@ func progressLine(
 	if short {
 		rate = fmt.Sprintf("%.1f/s", speed)
 	}
+
 	until := r.Pool.LawPausedUntil
 	switch left := total - done; {
 	case r.Pool.Paused != "":
@@ -100,6 +101,9 @@ func progressLine(
 	default:
 		b.First = []string{rate}
 	}
+
+	// A narrow terminal has no room for all of these, and the last ones are cut off
+	// first.
 	b.More = append(b.More,
 		fmt.Sprintf("%d in flight", r.Pool.InFlight),
 		fmt.Sprintf("delay %.0f ms", r.Pool.DelayMS),

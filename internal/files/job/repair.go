@@ -43,8 +43,8 @@ type places struct {
 	own    seqset.Set        // rows with a place of their own that have a result
 	rows   int64             // size of own
 	newest map[uint64]answer // the last result in the place of a row, by that row
-	// pending has the row of the input that will take the place of a row, and has no result
-	// yet, by the row whose place it is.
+	// pending has the row of the input that will take the place of a row, and has no
+	// result yet, by the row whose place it is.
 	pending map[uint64]uint64
 }
 
@@ -259,7 +259,8 @@ func (p *places) findPending(ctx context.Context, of func(place uint64) bool) er
 		if err != nil {
 			return err
 		}
-		// The read begins above the low-water mark, where some rows have their result already.
+		// The read begins above the low-water mark, where some rows have their result
+		// already.
 		if p.own.Has(place) && of(place) && m.Sequence > p.newest[place].row {
 			p.pending[place] = m.Sequence
 		}
@@ -332,7 +333,8 @@ func (p *Pipeline) repair(ctx context.Context) error {
 	}
 	redriven, err := streams.NextSequence(ctx, js.Conn(), p.Stage.Cfg.Input.Stream,
 		p.places.redriven, 1)
-	// Most jobs have no such row, and read their results only once, when they are written.
+	// Most jobs have no such row, and read their results only once, when they are
+	// written.
 	if err != nil || redriven == 0 && p.retry == nil && p.limit == 0 {
 		return err
 	}

@@ -35,8 +35,8 @@ type SiteOptions struct {
 	Console    io.Writer    // where OTEL_TRACES_EXPORTER=console prints
 	// CancelBatches has a stop cancel the open batches of the batch lane at the provider.
 	CancelBatches bool
-	// Flags are the flags with which commands find the streams, for advice. It is empty if
-	// they need nothing but the settings.
+	// Flags are the flags with which commands find the streams, for advice. It is empty
+	// if they need nothing but the settings.
 	Flags  string
 	Logger *slog.Logger
 	Files  *media.Files // files that rows may name as pictures, documents and sounds, or nil

@@ -28,8 +28,8 @@ type runSummary struct {
 	PeakDelayS      float64 `json:"peak_delay_s"`
 	auditlog.Pace
 
-	// Tokens are null where no call reported any. CostUSD is null if the cost of a call is
-	// unknown; KnownCostUSD then sums the others.
+	// Tokens are null where no call reported any. CostUSD is null if the cost of a call
+	// is unknown; KnownCostUSD then sums the others.
 	PromptTokens     *int64   `json:"prompt_tokens"`
 	CompletionTokens *int64   `json:"completion_tokens"`
 	TotalTokens      *int64   `json:"total_tokens"`

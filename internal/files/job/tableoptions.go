@@ -18,11 +18,11 @@ const byteOrderMark = "\xef\xbb\xbf"
 // TableOptions are the options of results as CSV. The zero value takes delimiter and mark
 // over from a CSV input.
 type TableOptions struct {
-	// Delimiter is between the columns. 0 means the delimiter of a CSV input; without such an
-	// input it is a comma or a tab, by the name of the file.
+	// Delimiter is between the columns. 0 means the delimiter of a CSV input; without
+	// such an input it is a comma or a tab, by the name of the file.
 	Delimiter byte
-	// Mark says whether the file begins with the byte order mark of UTF-8. If it is nil, the
-	// file does if a CSV input does.
+	// Mark says whether the file begins with the byte order mark of UTF-8. If it is nil,
+	// the file does if a CSV input does.
 	Mark *bool
 	// Flatten gives each member of the reply's object a column, by the response schema.
 	Flatten bool

@@ -82,6 +82,7 @@ func (p *Pipeline) writeAll(
 		if none {
 			continue
 		}
+
 		newer, err := p.take(ctx, out, r, first)
 		if err != nil {
 			return stale, err
@@ -121,7 +122,8 @@ func (p *Pipeline) take(
 	case err != nil:
 		return false, err
 	case newer:
-		// The row was expected to be answered again, so its failed result was not counted.
+		// The row was expected to be answered again, so its failed result was not
+		// counted.
 		if len(p.places.pending) < expected {
 			p.progress.count(r.Failed, nil)
 		}
