@@ -11,12 +11,17 @@ import (
 // kind is how the values of a type are written: for the help, for the JSON Schema, and
 // for the problem of a text that is no such value.
 type kind struct {
-	name    string // in the help
-	json    string // type of an unquoted value in JSON and YAML, or "" where it is always text
-	pattern string // of the text in the schema, or "" for any; it matches "", which counts as unset
-	problem string // of a text of another kind, or "" where the type's own decoder reports it
+	name string // what the help calls the value
+	json string // type of an unquoted value in JSON and YAML, or "" where it is always text
+	// pattern matches the texts in the JSON Schema, or is "" if any text may be right. It
+	// also matches "", which counts as unset.
+	pattern string
+	// problem completes the error of a text that can't be decoded, for example "is not a
+	// number". It is "" if the error of the type's own decoder says what is wrong.
+	problem string
 
-	check func(text string) string // returns another problem of a text, or ""; it may be nil
+	// check returns the problem of a text that could be decoded, or "". It may be nil.
+	check func(text string) string
 }
 
 const (

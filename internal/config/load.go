@@ -96,7 +96,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	}
 
 	environ := s.environ()
-	earlier := c.secrets.again // of the other stages of the process
+	earlier := c.secrets.again // gathers those of the other stages of the process
 	c.secrets.again = func() {
 		if earlier != nil {
 			earlier()

@@ -36,9 +36,9 @@ type Endpoint struct {
 	Provider string // one of the providers of STAGE_LLM_PROVIDER
 	BaseURL  string // with the version path, without a final slash, or "" for the built-in mock
 	Auth     string // one of llm.AuthKey, llm.AuthAWS, llm.AuthGoogle, llm.AuthEntra
-	APIKey   Secret // of llm.AuthKey; may be unset where the server asks for none
-	Region   string // of a cloud
-	Project  string // of Google Cloud
+	APIKey   Secret // for llm.AuthKey; may be unset if the server asks for none
+	Region   string // region of a cloud
+	Project  string // project of Google Cloud
 }
 
 // Endpoint returns the endpoint of the named provider, as the first provider or as a

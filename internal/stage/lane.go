@@ -32,7 +32,7 @@ type batchLane interface {
 // concurrent use.
 type batchLanes struct {
 	all  []batchLane          // by partition
-	seen []status.LaneCounter // by partition: what became of batches
+	seen []status.LaneCounter // counts of adopted and lapsed batches, by partition
 	// retries counts answers of batches that were refused for lack of capacity. The pool
 	// does not see them, and they belong in the summary.
 	retries atomic.Uint64

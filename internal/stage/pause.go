@@ -227,7 +227,8 @@ func (ps *pauses) giveUpAbsent(ctx context.Context) {
 // refusedRhythm decides when a provider that refuses every call is worth a line of the
 // log.
 type refusedRhythm struct {
-	since, warned time.Time // of the refusals that were warned about, or zero
+	since  time.Time // when the refusals began that were warned about; zero without any
+	warned time.Time // when the last warning was
 }
 
 // due decides at now, from since when every call was refused; since is zero if the last

@@ -88,7 +88,7 @@ func (f *finder) whereIs(ctx context.Context, seq uint64) (partition int, err er
 	}
 	partition, ok := tail.PartitionOf(f.Cfg, m.Subject)
 	if !ok || partition < 0 || partition >= len(f.consumers) {
-		return -1, nil // of another stage
+		return -1, nil // the row is of another stage
 	}
 	return partition, nil
 }

@@ -39,7 +39,7 @@ type Deps struct {
 	Reloads <-chan os.Signal
 	// Logger is required.
 	Logger *slog.Logger
-	// Options are those of [New]; Run sets Batches.
+	// Options are the options of [New], except Batches, which Run sets.
 	Options
 }
 

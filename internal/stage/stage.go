@@ -65,7 +65,7 @@ type Stage struct {
 	exporter *metrics.Exporter // nil means off
 	objects  *media.Objects    // where rows may have pictures, documents and sounds
 	opts     Options
-	turn     turn // to prepare, among the stages of the process
+	turn     turn // its turn to prepare, among the stages of the process
 }
 
 // turn makes several stages of a process prepare one after the other, see
@@ -82,7 +82,7 @@ func newTurn() turn {
 	return turn{left: left, leave: sync.OnceFunc(func() { close(left) })}
 }
 
-// Options are what the commands change about a stage.
+// Options are the choices of a command about a stage.
 type Options struct {
 	// NewInput accepts an input stream that was re-created since the last claim.
 	NewInput bool
@@ -106,7 +106,8 @@ type Options struct {
 	// Flags are the flags with which commands find the streams of this stage, for advice:
 	// "--job reviews", for example. It is empty if they need nothing but the settings.
 	Flags string
-	// Side is what the stage has in common with others of the process, or nil.
+	// Side has the parts that the stage shares with others which answer the same rows, or
+	// nil.
 	Side *SideBySide
 	// Called is called with each call once it is priced and its event is recorded. It
 	// must be safe for concurrent use and must not block. It may be nil.

@@ -88,6 +88,7 @@ func sendBatch(
 		return config.Invalid(fmt.Errorf("the request takes %d bytes, the server's messages at "+
 			"most %d: send several batches", len(request), limit))
 	}
+
 	subject := config.BatchSubject(cfg.Name)
 	reply, err := batch.Request(ctx, conn.NC(), subject, request, timeout)
 	if err != nil {

@@ -206,13 +206,9 @@ func newHelpCommand(env *Env) *cobra.Command {
 	}
 }
 
-// helpFiles are the texts of the commands, a file for each: what it does, and after the
-// line "Examples:" how it is called. The file of a command within another is named after
+// helpFiles are the texts of the commands, a file for each: its description and, after the
+// line "Examples:", some calls of it. The file of a command within another is named after
 // both, as in jobs-show.txt.
-//
-// helpFiles are the texts of the commands, a file for each: its description and, after
-// the line "Examples:", some calls of it. The file of a command within another is named
-// after both, as in jobs-show.txt.
 //
 //go:embed help
 var helpFiles embed.FS

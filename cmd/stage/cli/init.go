@@ -38,7 +38,8 @@ STAGE_LLM_PROVIDER=mock
 }
 
 // newInitCommand makes stage init, which writes the files of a first job into a
-// directory. [starterFiles] has the template, rows and settings that it writes.
+// directory: the template, rows and settings of [starterFiles]. Then it prints the
+// commands that use them.
 func newInitCommand(env *Env) *cobra.Command {
 	var names []string
 	for _, f := range starterFiles {

@@ -128,7 +128,8 @@ func factsOf(j *jobs.Job) []string {
 // describeJob returns one line about a job, for errors and questions.
 func describeJob(j *jobs.Job) string { return strings.Join(factsOf(j), ", ") }
 
-// inputOf returns the name of the job's input for a table.
+// inputOf returns the name of the job's input for a table. Of a damaged job.json even the
+// name may be lost.
 func inputOf(j *jobs.Job) string {
 	if j.Damaged != "" && j.Input == "" {
 		return "(job.json is damaged)"
@@ -136,7 +137,8 @@ func inputOf(j *jobs.Job) string {
 	return terminal.OrDash(j.Input)
 }
 
-// modelOf returns provider and model of the job for a table.
+// modelOf returns provider and model of the job for a table, such as openai/gpt-5. The
+// built-in mock has a model of the same name, which is printed once.
 func modelOf(j *jobs.Job) string {
 	if j.Provider == j.Model || j.Model == "" {
 		return terminal.OrDash(j.Provider)
@@ -144,7 +146,8 @@ func modelOf(j *jobs.Job) string {
 	return j.Provider + "/" + j.Model
 }
 
-// stateOf returns the job's state, with the process that works on it or reads it.
+// stateOf returns the state of the job, and the process that works on it or only reads
+// it.
 func stateOf(j *jobs.Job) string {
 	state := terminal.OrDash(string(j.State))
 	switch {
@@ -234,6 +237,7 @@ func (r *jobReport) count(
 	if err := list.Err(); err != nil {
 		return err
 	}
+
 	counts, err := results.Count(ctx, js, cfg)
 	if errors.Is(err, jetstream.ErrStreamNotFound) { // the job was killed before it began
 		err = nil

@@ -75,6 +75,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err != nil {
 		return config.Invalid(err)
 	}
+
 	if cfg.OfResults() {
 		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: the rows are the results of "+
 			"another stage, and a row published there would be part of that stage's log: "+
@@ -112,6 +113,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return terminal.Beside{First: []string{fmt.Sprintf("%.0f rows/s", perSecond)}}
 	}
 	bar := terminal.NewBar(ctx, env.Stderr, in.Rows, before, rate)
+
 	err = l.Run(ctx, before, rows.Read, func(stored int64) { last = stored; bar.Set(last) })
 	bar.Finish()
 	if err == nil && in.Grown() {

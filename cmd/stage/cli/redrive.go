@@ -34,6 +34,10 @@ func newRedriveCommand(env *Env) *cobra.Command {
 		if err := flags.reopen(cfg, o.DryRun); err != nil {
 			return err
 		}
+
+		// The job is marked before its first row is published, so that a kill in between
+		// leaves it marked: stage jobs ls would otherwise list it as done, with rows that
+		// wait.
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
 		// The job is marked again: a run that has ended meanwhile may have noted it as
 		// done.

@@ -53,7 +53,7 @@ func newResultsCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// resultsCommand is the command results with its flags.
+// resultsCommand has the flags of results. check reads them before anything is opened.
 type resultsCommand struct {
 	env    *Env
 	flags  *storeFlags

@@ -14,7 +14,8 @@ import (
 
 // newRunCommand makes stage run, the service: it works until a signal ends it. The first
 // signal ends the soft context, and the stage drains. The second ends the hard one, and
-// it stops at once.
+// it stops at once. It calls [configFlags.LoadStages] itself, where other commands use
+// [configFlags.run], since it also needs the signals that reload keys.
 func newRunCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run",

@@ -53,12 +53,16 @@ func (s *storeFlags) choose(cfg *config.Config) error {
 	if s.job == "" {
 		return nil
 	}
+
+	// Only flags contradict --job. A server in the environment is meant for other
+	// commands.
 	for _, flag := range []string{config.FlagName("STAGE_NATS_URL"), serverFlag, contextFlag} {
 		if s.cmd.Flags().Changed(flag) {
 			return fmt.Errorf("--job and --%s: a job has a store of its own; give one of the two",
 				flag)
 		}
 	}
+
 	s.jobs = cfg.Data.Dir
 	cfg.UseStore(filepath.Join(cfg.Data.Dir, s.job))
 	cfg.Streams.Partitions = 1 // as process has it

@@ -53,7 +53,7 @@ func newUsageCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// usageCommand is the command usage with its flags.
+// usageCommand has the flags of usage, and what check has read from them.
 type usageCommand struct {
 	env    *Env
 	flags  *storeFlags

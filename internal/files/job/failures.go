@@ -32,8 +32,8 @@ type failures struct {
 type failedRows struct {
 	reason   llm.Reason
 	rows     int64
-	number   int64  // of the first one, in the input, from 1
-	sequence uint64 // of the first one, in the input stream
+	number   int64  // which row of the input the first one is, from 1
+	sequence uint64 // sequence of the first one in the input stream
 	text     string // why the first one failed, on one line
 }
 
@@ -88,7 +88,7 @@ func (f *failures) print(
 // results are written all the same.
 type FailedRowsError struct {
 	Failed, Rows int64
-	Allowed      *big.Rat // of the rows, in percent
+	Allowed      *big.Rat // share of the rows that may fail, in percent
 }
 
 // Error implements error.

@@ -17,13 +17,20 @@ import (
 // prompts. The tag name is how a message to the user names the field. A field that is
 // empty in the file counts as the value of an earlier version, which did not have it.
 type identity struct {
-	Input    string `json:"input" name:"the input's name"`
-	Content  string `json:"content_sha256" name:"the input's content"`                                          // empty for standard input
-	Bytes    int64  `json:"content_bytes,omitempty"`                                                            // what Content is the hash of; 0 means none, or written by an earlier version
-	Format   string `json:"format" name:"the input's format"`                                                   // empty: written by an earlier version, or recognised once the rows are read
-	Column   string `json:"delimiter,omitempty" name:"the delimiter"`                                           // of CSV; empty means a comma
-	Types    string `json:"csv_types,omitempty" name:"the types of CSV values"`                                 // empty: strings
-	Quotes   string `json:"csv_quotes,omitempty" name:"the reading of quotes within CSV values (--csv-strict)"` // text; empty means strict, as in earlier versions
+	Input string `json:"input" name:"the input's name"`
+	// Content is the hash of the first Bytes bytes of the input, in hexadecimal. It is empty
+	// for standard input, which can't be read twice. The file may grow: then the hash of its
+	// first Bytes bytes is still the same.
+	Content string `json:"content_sha256" name:"the input's content"`
+	// Bytes is 0 for an empty input, and in a file of an earlier version.
+	Bytes int64 `json:"content_bytes,omitempty"`
+	// Format is empty while the first rows of a pipe have not been read.
+	Format string `json:"format" name:"the input's format"`
+	Column string `json:"delimiter,omitempty" name:"the delimiter"`           // "" is a comma
+	Types  string `json:"csv_types,omitempty" name:"the types of CSV values"` // "" is strings
+	// Quotes is text, or "" for a strict reading, which all earlier versions had.
+	Quotes string `json:"csv_quotes,omitempty" name:"the reading of quotes within CSV values (--csv-strict)"`
+
 	Template string `json:"template_sha256" name:"the template"`
 	System   string `json:"system_prompt_sha256" name:"the system prompt"`
 	Lookup   string `json:"lookup_sha256" name:"the lookup"`
@@ -32,11 +39,13 @@ type identity struct {
 	Messages string `json:"messages_field,omitempty" name:"the member with the conversation (STAGE_MESSAGES_FIELD)"`
 	Request  string `json:"request_field,omitempty" name:"the member with the request (STAGE_REQUEST_FIELD)"`
 	Params   string `json:"params_field,omitempty" name:"the member with parameters (STAGE_PARAMS_FIELD)"`
-	Foreach  string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"` // empty: a row is one call
-	Tools    string `json:"tools_sha256,omitempty" name:"the tools (STAGE_TOOLS_FILE)"`
-	Choice   string `json:"tool_choice,omitempty" name:"the choice of a tool (STAGE_TOOL_CHOICE)"`
-	Keep     string `json:"response_keep,omitempty" name:"the parts of replies that are kept (STAGE_RESPONSE_KEEP)"`
-	Task     string `json:"task,omitempty" name:"the task (STAGE_TASK)"` // empty: chat
+	// Foreach is empty if a row is one call.
+	Foreach string `json:"foreach,omitempty" name:"the array that fans out (STAGE_FOREACH)"`
+	Tools   string `json:"tools_sha256,omitempty" name:"the tools (STAGE_TOOLS_FILE)"`
+	Choice  string `json:"tool_choice,omitempty" name:"the choice of a tool (STAGE_TOOL_CHOICE)"`
+	Keep    string `json:"response_keep,omitempty" name:"the parts of replies that are kept (STAGE_RESPONSE_KEEP)"`
+	// Task is empty for chat.
+	Task     string `json:"task,omitempty" name:"the task (STAGE_TASK)"`
 	Vectors  string `json:"vectors,omitempty" name:"the form of vectors (STAGE_EMBED_DIMENSIONS, STAGE_EMBED_ENCODING)"`
 	Provider string `json:"provider" name:"the provider"`
 	Model    string `json:"model" name:"the model"`

@@ -54,10 +54,10 @@ type output struct {
 	wanted int64       // lines that the file must have before it takes its place
 	file   *os.File    // nil while it is not open
 	placed bool        // the file is at path
-	sum    hash.Hash   // of the bytes written
-	size   int64
-	lines  int64
-	noted  time.Time // when a note was written last
+	sum    hash.Hash   // hash of the bytes written
+	size   int64       // bytes written
+	lines  int64       // lines written
+	noted  time.Time   // when a note was written last
 }
 
 // newOutput checks whether the results of the job in dir can go to path, before anything
