@@ -223,8 +223,8 @@ type LLMConfig struct {
 	TPM             int            `env:"TPM, default=0" min:"0" help:"most tokens per minute of this process, with STAGE_BUDGET of all that share it; 0: no limit"`
 	MaxConcurrency  ProviderLimits `env:"MAX_CONCURRENCY" help:"most calls in flight per provider, such as openai=8,anthropic=4, with STAGE_BUDGET of all that share it; empty: the pool size"`
 
-	// Own has the settings of each provider, in the order of [llm.Providers]. Their variables
-	// begin as [ProviderVariables] says.
+	// Own has the settings of each provider, in the order of [llm.Providers]. Their
+	// variables begin as [ProviderVariables] says.
 	Own []ProviderConfig `group:"Providers of fallbacks"`
 }
 

@@ -38,7 +38,13 @@ func (c *Config) Deprecated() (set []*Field) {
 }
 
 // WriteConfig prints the effective configuration, one variable per line with the origin
-// of its value. A deprecated variable has a line only where it was set.
+// of its value:
+//
+//	VARIABLE         VALUE  FROM
+//	STAGE_NAME       stage  default
+//	STAGE_POOL_SIZE  32     flag
+//
+// A deprecated variable has a line only where it was set.
 func WriteConfig(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIABLE\tVALUE\tFROM") //nolint:errcheck // Flush returns it

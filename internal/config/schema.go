@@ -22,7 +22,8 @@ type variableSchema struct {
 	Deprecated       bool     `json:"deprecated,omitempty"`
 }
 
-// schema returns the schema of the variable.
+// schema returns the schema of the variable. For example, STAGE_POOL_SIZE is an integer
+// or a text of digits, with the minimum 1 and the maximum 10000.
 func (f *Field) schema() variableSchema {
 	s := variableSchema{
 		Description: f.Help, Default: f.Fallback, WriteOnly: f.Secret,

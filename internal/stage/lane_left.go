@@ -80,8 +80,8 @@ func FindLane(
 	if len(collect.open) > 0 {
 		log.Warn("batches are open at the provider, and no STAGE_LANE is set: "+
 			"they are collected, no new one is opened, and all other rows are called live",
-			slog.Int("batches", len(collect.open)), slog.Int("rows",
-				collect.openRows()), slog.String("batch", collect.names()))
+			slog.Int("batches", len(collect.open)), slog.Int("rows", collect.openRows()),
+			slog.String("batch", collect.names()))
 	}
 	return nil
 }
@@ -89,9 +89,10 @@ func FindLane(
 // left returns an error where the batches of an earlier owner's lane are open and this
 // process, which has no lane, would call their rows again. [FindLane] can't find these:
 //
-// 1. Replica A starts, with the settings of the lane. 2. Replica B starts without them.
-// FindLane finds no claim of A yet. 3. A claims the partition, opens batches, and is
-// killed. 4. B claims the partition. The claim of A names the lane, and B calls left.
+//  1. Replica A starts, with the settings of the lane.
+//  2. Replica B starts without them. FindLane finds no claim of A yet.
+//  3. A claims the partition, opens batches, and is killed.
+//  4. B claims the partition. The claim of A names the lane, and B calls left.
 //
 // B then waits with the rows, and says that it must be started again: its next process
 // finds the batches.

@@ -12,8 +12,9 @@ import (
 )
 
 // newGates returns the gates of each target, for the limits of the configuration. Calls
-// and tokens per minute are limits of the process, so all targets share them; concurrent
-// calls are a limit per provider.
+// and tokens per minute are limits of the process, so all targets share them. Concurrent
+// calls are a limit per provider, so the targets of one provider share that gate: with
+// openai=8 and a fallback at openai, 8 calls are in flight at both together.
 func newGates(cfg *config.Config, targets *call.Targets) [][]pool.Gate {
 	var process []pool.Gate
 	if cfg.LLM.RPM > 0 {

@@ -48,7 +48,8 @@ func (v *view) LogProgress(ctx context.Context, left func() int64) {
 	}
 }
 
-// progressMark is how much was done at an instant.
+// progressMark is how much was done at an instant. The difference of two marks is the
+// progress in between.
 type progressMark struct {
 	at          time.Time
 	rows, calls uint64
@@ -63,7 +64,8 @@ func (v *view) progressMark() progressMark {
 	return m
 }
 
-// rowsPerSecond returns the rate at which rows were emitted since another mark.
+// rowsPerSecond returns the rate at which rows were emitted since another mark. The time
+// is at least 1 ms, so that two marks of one instant don't divide by zero.
 func (m progressMark) rowsPerSecond(since progressMark) float64 {
 	return float64(m.rows-since.rows) / max(m.at.Sub(since.at).Seconds(), 1e-3)
 }

@@ -77,9 +77,16 @@ func (s *slots) queue(g *slotsGate) {
 	}
 }
 
-// offer offers a slot that is free to the pool that has waited longest. The others are
-// woken, too, so that they ask again when the offer is over: otherwise nobody would if
-// the first has nothing to send, and no call is left to end. The mutex is held.
+// offer offers a free slot to the pool that has waited longest. The others are woken,
+// too, so that they ask again when the offer is over:
+//
+//  1. A and B wait, and the last call in flight ends. The slot is offered to A.
+//  2. A has no row any more, and never asks.
+//  3. B was woken, and got the end of the offer as its time. It asks again then, and has
+//     the slot.
+//
+// Had only A been woken, nobody would ask again, since no call is left to end. The mutex
+// is held.
 func (s *slots) offer(now time.Time) {
 	if len(s.waiting) == 0 || s.inFlight >= s.limit {
 		s.offered, s.offeredTo = time.Time{}, nil

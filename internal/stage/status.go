@@ -111,7 +111,8 @@ func (v *view) state() (state, why string) {
 	return string(r.State), r.Why
 }
 
-// report builds the status from a snapshot.
+// report builds the status from a snapshot. It only collects: which state that is, and
+// what comes first among several holds, is decided by package status.
 func (v *view) report(snap status.Snapshot, now time.Time) status.Report {
 	ready, reason := snap.Ready(now)
 	r := status.Report{

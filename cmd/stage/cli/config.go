@@ -88,7 +88,8 @@ func noteContext(env *Env, cfg *config.Config) {
 }
 
 // checkConfig checks that run and process can start: settings, prompt, providers and
-// keys.
+// keys. It connects to no server, so it works in a pipeline before a deployment. It lists
+// all problems, and names the stage of each if there are several.
 func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages string) error {
 	cfgs, err := flags.LoadStages(ctx, stages, config.NeedCalls)
 	if err != nil {

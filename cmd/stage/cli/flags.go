@@ -179,7 +179,10 @@ func flagsOf(group string) (flags []string) {
 	return flags
 }
 
-// given returns a problem for each flag that is refused or given twice, by name.
+// given returns a problem for each flag that is refused or given twice, sorted by name,
+// for example
+//
+//	--pool-size: stage load does not use it: remove it
 func (c *configFlags) given() (problems []error) {
 	for _, name := range slices.Sorted(maps.Keys(c.refused)) {
 		if c.cmd.Flags().Changed(name) {
@@ -419,7 +422,12 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 	return cfg, source.EnvFiles, appendProblems(problems, err, "")
 }
 
-// configError returns the error of a configuration that has problems.
+// configError returns the error of a configuration that has problems. It lists all of
+// them, so that a user does not find the second one only after solving the first:
+//
+//	the configuration has 2 problems:
+//	STAGE_POOL_SIZE (--pool-size): 0 is too small: give 1 or more
+//	STAGE_LLM_MODEL: give the model of openai to call
 func configError(problems []error) error {
 	what := "a problem"
 	if len(problems) > 1 {
@@ -575,7 +583,8 @@ func completeWords(cmd *cobra.Command, flag string, words ...string) {
 }
 
 // whereJob returns the flags with which stage tail finds the events of a job, to be
-// pasted into a shell where this command was given.
+// pasted into a shell where this command was given. For example, --job reviews --data-dir
+// stage-data.
 func (c *configFlags) whereJob(dir string) string {
 	words := []string{"--job", filepath.Base(dir), "--data-dir", filepath.Dir(dir)}
 	for _, file := range c.envFiles {
@@ -660,5 +669,6 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// colourOf reports whether to colour standard output.
+// colourOf reports whether to colour standard output: on a terminal, unless NO_COLOR is
+// set.
 func colourOf(env *Env) bool { return terminal.Is(env.Stdout) && env.Environ["NO_COLOR"] == "" }

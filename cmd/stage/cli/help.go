@@ -137,8 +137,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// writeCommands lists the commands below cmd, by group where they have one, and by how
-// often they are used.
+// writeCommands lists the commands below cmd, in their groups where they have one, and
+// the most used first. A group without an available command has no heading.
 func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 	list := func(title, group string) {
 		heading := "\n" + title + "\n"
@@ -206,9 +206,9 @@ func newHelpCommand(env *Env) *cobra.Command {
 	}
 }
 
-// helpFiles are the texts of the commands, a file for each: its description and, after the
-// line "Examples:", some calls of it. The file of a command within another is named after
-// both, as in jobs-show.txt.
+// helpFiles are the texts of the commands, a file for each: its description and, after
+// the line "Examples:", some calls of it. The file of a command within another is named
+// after both, as in jobs-show.txt.
 //
 //go:embed help
 var helpFiles embed.FS

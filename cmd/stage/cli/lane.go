@@ -108,7 +108,8 @@ func newLaneListCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// writeBatches prints a table of batches.
+// writeBatches prints a table of batches, a line each, with the columns in its first
+// line. A name from a record may hold control characters, so each cell is escaped.
 func writeBatches(w io.Writer, list []lane.Batch) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "BATCH\tPARTITION\tSTATE\tROWS\tSIZE\tAGE\tPROVIDER\tID") //nolint:errcheck // Flush reports it

@@ -194,9 +194,9 @@ func (v *statusView) showProcess(ctx context.Context, reports []status.Report, b
 	return nil
 }
 
-// withWholes adds to the JSON of each stage its whole, as the last member. A stage
-// without one stays as it is. The bytes are spliced, so that members which this version
-// does not know are kept.
+// withWholes adds to the JSON of each stage its whole, as the last member: {"stage":"a"}
+// becomes {"stage":"a","whole":{…}}. A stage without one stays as it is. The bytes are
+// spliced rather than decoded, so that members which this version does not know are kept.
 func withWholes(body []byte, wholes []json.RawMessage) []byte {
 	add := func(report, whole json.RawMessage) json.RawMessage {
 		report = bytes.TrimSpace(report)

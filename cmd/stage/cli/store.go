@@ -147,7 +147,8 @@ func (s *storeFlags) servable(cfg *config.Config) error {
 	return err
 }
 
-// requireStore reports that a directory has no store, and lists the jobs that it has.
+// requireStore reports that a directory has no store, and lists the jobs that it has. The
+// usual mistake is to name the directory of all jobs, stage-data, in place of one job.
 func requireStore(dir string) error {
 	has, err := jobs.HasStore(dir)
 	if has || err != nil {
@@ -179,7 +180,9 @@ func explainJob(err error) error {
 	return config.Invalid(fmt.Errorf("%w, but\n%s", err, jobLines(list)))
 }
 
-// jobLines lists at most 20 jobs in an error, each as the flag that names it.
+// jobLines lists at most 20 jobs in an error, each as the flag that names it:
+//
+//	--job reviews  reviews.jsonl, mock, done, 1.2 MiB, 2026-11-28 04:30:00
 func jobLines(list []jobs.Job) string {
 	const most = 20
 	lines := make([]string, 0, most+1)

@@ -23,7 +23,8 @@ import (
 )
 
 // newTailCommand makes stage tail, which prints audit events as they come, or with --row
-// the history of one row.
+// the history of one row. With --row it also asks the running replicas what the row waits
+// for: the audit only knows what has ended.
 func newTailCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tail",

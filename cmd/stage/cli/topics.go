@@ -32,8 +32,15 @@ var topics = readTopics(topicsFile)
 //go:embed help/topics
 var topicsFile string
 
-// readTopics reads the file of topics: lines of a name and a value, and an empty line
-// before each topic.
+// readTopics reads the file of topics, where an empty line is before each topic:
+//
+//	page docs/templates.md#conversations
+//	about conversations: few-shot examples as turns, chats
+//	words conversation message messages chat turns
+//	commands try
+//	settings messages-file messages-field system-prompt
+//
+// The first block is a comment.
 func readTopics(file string) (all []topic) {
 	for _, block := range strings.Split(file, "\n\n")[1:] {
 		var t topic
@@ -56,8 +63,8 @@ func readTopics(file string) (all []topic) {
 	return all
 }
 
-// wordsOf returns the words to search for, in lower case. A variable stands for the words
-// of its flag: STAGE_POOL_SIZE is pool-size.
+// wordsOf returns the words to search for, in lower case. A variable or a flag stands for
+// the words of its flag: STAGE_POOL_SIZE and --pool-size are both pool-size.
 func wordsOf(args []string) (words []string) {
 	for _, arg := range args {
 		text := strings.TrimPrefix(arg, config.VariablePrefix)

@@ -259,7 +259,8 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 	return named(all), nil
 }
 
-// templateColumn returns the column of a template.
+// templateColumn returns the column of a template. It unsets all other sources of the
+// prompt, of which only one may be set.
 func templateColumn(name, variable, text string) answers.Column {
 	settings := make(map[string]string)
 	for _, other := range promptVariables {

@@ -58,8 +58,14 @@ func (f *failures) add(r stored.Result) (first *failedRows) {
 	return first
 }
 
-// print prints the failed rows by reason, the most frequent first. rest returns the
-// command that shows all rows of a reason, where some were repaired. It may be nil.
+// print prints the failed rows by reason, the most frequent first:
+//
+//	api_call_failed: 3 rows, the first is row 70 (sequence 70)
+//	  openai: 400 invalid_request_error: injected failure
+//	  all of them: stage tail --reason api_call_failed --job reviews
+//
+// rest returns the last line, which shows all rows of a reason, where some were repaired.
+// It may be nil.
 func (f *failures) print(
 	w io.Writer, repaired bool, rest func(reason llm.Reason, repaired bool) string,
 ) {

@@ -18,9 +18,9 @@ import (
 // empty in the file counts as the value of an earlier version, which did not have it.
 type identity struct {
 	Input string `json:"input" name:"the input's name"`
-	// Content is the hash of the first Bytes bytes of the input, in hexadecimal. It is empty
-	// for standard input, which can't be read twice. The file may grow: then the hash of its
-	// first Bytes bytes is still the same.
+	// Content is the hash of the first Bytes bytes of the input, in hexadecimal. It is
+	// empty for standard input, which can't be read twice. The file may grow: then the
+	// hash of its first Bytes bytes is still the same.
 	Content string `json:"content_sha256" name:"the input's content"`
 	// Bytes is 0 for an empty input, and in a file of an earlier version.
 	Bytes int64 `json:"content_bytes,omitempty"`

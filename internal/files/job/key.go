@@ -9,9 +9,10 @@ import (
 	"github.com/llm-stage/stage/internal/files/load"
 )
 
-// checkKey warns if all rows seem to have the same key. Their results would be in the
-// order of the rows then, and wait for each other, though the user has asked for another
-// order. It waits for the first row.
+// checkKey warns if all rows seem to have the same key, for example because of a misspelt
+// --order-key field.custmer. Their results would be in the order of the rows then, and
+// wait for each other, though the user has asked for another order. It waits for the
+// first row.
 func (p *Pipeline) checkKey(ctx context.Context) {
 	rows, ok := p.Source.(*load.FileRows)
 	if order := p.Stage.Cfg.Order; !ok || order.Mode != streams.OrderKey {

@@ -86,7 +86,8 @@ func resultName(r stored.Result) string {
 	return batchName("result", r.At, strconv.AppendInt(nil, r.Stored.UnixNano(), 10))
 }
 
-// batchName returns an id that is always the same for the same sequence and text.
+// batchName returns an id that is always the same for the same sequence and text: a line
+// that is written again has the same id.
 func batchName(of string, sequence uint64, text []byte) string {
 	sum := sha256.Sum256(append(strconv.AppendUint([]byte(of+" "), sequence, 10), text...))
 	return hex.EncodeToString(sum[:16])
@@ -119,7 +120,9 @@ func appendValue(dst, value []byte) []byte {
 	return append(dst, value...)
 }
 
-// appendCompletion appends the chat completion of a result.
+// appendCompletion appends the chat completion of a result: the stored reply if that is
+// one, otherwise one that is made of the parts in the result. A part that is unknown is
+// null.
 func (b *batchLines) appendCompletion(dst []byte, r stored.Result) []byte {
 	member := func(suffix string) []byte { return jsonbytes.Find(r.Body, b.field+suffix) }
 	if raw := member("_raw"); isList(findIn(raw, "choices")) {
@@ -168,8 +171,9 @@ func appendContent(dst, answer []byte, calls bool) []byte {
 	return jsonbytes.AppendString(dst, answer)
 }
 
-// appendCalls appends the tool calls of an answer. Arguments are a text there, and each
-// call has an id, which Gemini gives to none.
+// appendCalls appends the tool calls of an answer. OpenAI writes arguments as a text, not
+// as an object, and gives each call an id, which Gemini does not. called is false if
+// there is no call.
 func appendCalls(dst, calls []byte, r stored.Result) (_ []byte, called bool) {
 	number := 0
 	for call := range jsonbytes.Elements(calls) {

@@ -41,7 +41,8 @@ type outputNote struct {
 	Growing bool   `json:"growing,omitempty"` // more may have been written since
 }
 
-// outputNotes are the notes of the job in a directory.
+// outputNotes are the notes of the job in a directory. Together they answer one question
+// at the next start: may the job replace this file, or would a user lose something?
 type outputNotes struct{ dir string }
 
 // read returns the notes. Damaged ones count as none: then the user is asked to decide
@@ -199,7 +200,9 @@ func tableLines(f *os.File, field string) (lines int64, ok bool) {
 }
 
 // headerDelimiter returns the delimiter of a table with this header: the character before
-// its last column, which is the error of the reply.
+// its last column, which is the error of the reply. For example, it is ; in
+//
+//	id;text;answer;…;answer_error_reason;answer_error
 func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
 	lasts := lastColumns(field)
 	name := lasts[len(lasts)-1]

@@ -135,8 +135,9 @@ func (p *Pipeline) expected() int64 {
 	return max(p.Total, 0)
 }
 
-// start starts the parts of the job beside the stage. An error of one part ends the
-// others softly, and so does the last result.
+// start starts the parts of the job beside the stage: load, write, the warning about
+// keys, and the bar or log. An error of one part ends the others softly, and so does the
+// last result.
 func (p *Pipeline) start(
 	work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group,
 ) {
@@ -220,7 +221,8 @@ func (p *Pipeline) load(ctx context.Context) error {
 	return nil
 }
 
-// finish ends the bar and the log, and prints the summary.
+// finish ends the bar and flushes the log before it prints the summary, so that neither
+// of them writes into it.
 func (p *Pipeline) finish(hard context.Context, began time.Time) {
 	took := time.Since(began)
 	p.progress.Finish()

@@ -37,8 +37,8 @@ type runSummary struct {
 	KnownCostUSD     float64  `json:"known_cost_usd"`
 }
 
-// writeSummary writes the summary into a file. It takes the place of an earlier one at
-// once, so no reader finds half of it.
+// writeSummary writes the summary into a file. The file takes the place of an earlier one
+// at once, so no reader finds half of it.
 func (p *Pipeline) writeSummary(path string, sum *auditlog.Summary) error {
 	used := p.Stage.Usage.All()
 	s := runSummary{

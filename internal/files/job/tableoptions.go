@@ -93,7 +93,9 @@ func (o *TableOptions) fields(out string, response *schema.Schema, fansOut bool)
 }
 
 // propertiesOf returns the names of the members of the object that a schema describes, in
-// their order.
+// their order. For example, they are category and reason for
+//
+//	{"type":"object","properties":{"category":{…},"reason":{…}}}
 func propertiesOf(root []byte) (names []string) {
 	properties := findIn(root, "properties")
 	// A recursive model of pydantic refers to a definition, in place of properties.
@@ -112,7 +114,8 @@ func propertiesOf(root []byte) (names []string) {
 }
 
 // definition returns the part of a schema to which a reference such as #/$defs/Ticket
-// leads, or nil if it leads out of the schema.
+// leads, or nil if it leads out of the schema. In a reference, ~1 stands for / and ~0 for
+// ~.
 func definition(root []byte, ref string) []byte {
 	path, local := strings.CutPrefix(ref, "#/")
 	if !local {
