@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -102,6 +105,20 @@ func endsOnHangup() bool {
 		return false
 	}
 	return tty.Close() == nil
+}
+
+// ask asks a question on standard error, and returns declined unless the answer is yes. The
+// caller has made sure that standard input is a terminal.
+func (e *Env) ask(question string, declined error) error {
+	fmt.Fprint(e.Stderr, question+" [y/N] ") //nolint:errcheck // nowhere left to report it
+	answer, err := bufio.NewReader(e.Stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return declined
+	}
+	return nil
 }
 
 // signalEcho is how long after the first signal another one counts as the same:

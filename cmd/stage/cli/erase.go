@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -214,13 +213,5 @@ func (c *eraseCommand) confirm(plan erases) error {
 			"give --yes to erase without a question, or --dry-run to see what there is"))
 	}
 	plan.Write(c.env.Stderr)
-	fmt.Fprint(c.env.Stderr, "Erase it? Nothing brings it back. [y/N] ") //nolint:errcheck // nowhere left to report it
-	answer, err := bufio.NewReader(c.env.Stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-		return errors.New("nothing was erased")
-	}
-	return nil
+	return c.env.ask("Erase it? Nothing brings it back.", errors.New("nothing was erased"))
 }

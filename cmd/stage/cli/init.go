@@ -70,7 +70,7 @@ func newInitCommand(env *Env) *cobra.Command {
 
 		terminal.PrintLine(env.Stdout, "wrote %s", strings.Join(names, ", "))
 		if filepath.Clean(dir) != "." {
-			terminal.PrintLine(env.Stdout, "\n  cd %s", shellQuoted(dir))
+			terminal.PrintLine(env.Stdout, "\n  cd %s", shellWord(dir))
 		} else {
 			terminal.PrintLine(env.Stdout, "")
 		}
@@ -150,15 +150,4 @@ func replaceFile(path, text string) error {
 		_ = os.Remove(f.Name())
 	}
 	return err
-}
-
-// shellQuoted quotes a text for a shell where that is needed.
-func shellQuoted(text string) string {
-	if strings.IndexFunc(text, func(c rune) bool {
-		return !strings.ContainsRune("/._-+", c) && (c < '0' || c > '9') && (c < 'A' || c > 'Z') &&
-			(c < 'a' || c > 'z')
-	}) < 0 {
-		return text
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -102,7 +101,11 @@ func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Jo
 	return nil
 }
 
-// writeJobs prints a table of jobs.
+// writeJobs prints a table of jobs, here without the last columns:
+//
+//	JOB      INPUT          MODEL  STATE        ROWS  RESULTS  FAILED
+//	reviews  reviews.jsonl  mock   done         200   200      3
+//	tickets  tickets.csv    mock   interrupted  -     -        -
 func writeJobs(w io.Writer, list []jobs.Job) error {
 	table := terminal.NewTable(w)
 	table.Line("JOB", "INPUT", "MODEL", "STATE", "ROWS", "RESULTS", "FAILED", "SIZE", "CHANGED")
@@ -251,7 +254,12 @@ func (r *jobReport) count(
 	return err
 }
 
-// write prints the report for people.
+// write prints the report for people, a fact a line:
+//
+//	job        reviews
+//	state      done
+//	rows       197 succeeded, 3 failed, 0 pending
+//	size       1.2 MiB in stage-data/reviews
 func (r *jobReport) write(w io.Writer, dir string) {
 	terminal.PrintLine(w, "job        %s", r.Name)
 	terminal.PrintLine(w, "input      %s", inputOf(r.Job))
@@ -321,9 +329,6 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// errDeclined ends rm when the answer is no.
-var errDeclined = errors.New("nothing was removed")
-
 // confirmRemoval lists the jobs and asks on the terminal. Without a terminal it is an
 // error that names --yes: a script must not hang, and must not remove without being told
 // to.
@@ -335,15 +340,8 @@ func confirmRemoval(env *Env, list []*jobs.Job) error {
 	for _, j := range list {
 		terminal.PrintLine(env.Stderr, "%s  %s", j.Name, describeJob(j))
 	}
-	fmt.Fprintf(env.Stderr, "Remove %s with all that is stored? [y/N] ", terminal.Plural(len(list), "job")) //nolint:errcheck // nowhere left to report it
-	answer, err := bufio.NewReader(env.Stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-		return errDeclined
-	}
-	return nil
+	question := fmt.Sprintf("Remove %s with all that is stored?", terminal.Plural(len(list), "job"))
+	return env.ask(question, errors.New("nothing was removed"))
 }
 
 // removeJob removes one job and prints how much space that has freed.
