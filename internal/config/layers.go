@@ -200,12 +200,9 @@ func (s Source) connection(
 func withoutNATS(all layers) layers {
 	for i := range all {
 		all[i].values = maps.Clone(all[i].values)
-		maps.DeleteFunc(all[i].values,
-			func(variable,
-				_ string,
-			) bool {
-				return strings.HasPrefix(variable, VariablePrefix+"NATS_")
-			})
+		maps.DeleteFunc(all[i].values, func(variable, _ string) bool {
+			return strings.HasPrefix(variable, VariablePrefix+"NATS_")
+		})
 	}
 	return all
 }

@@ -227,9 +227,10 @@ func (s Source) loadContext(n *NATSContext) error {
 		n.values[field.variable] = value
 		delete(fields, field.name)
 	}
+	empty := []string{`""`, "null", "false", "[]"}
 	for name, value := range fields {
-		if empty := []string{`""`, "null", "false", "[]"}; !slices.Contains(empty,
-			string(bytes.TrimSpace(value))) && !slices.Contains(contextNotes, name) {
+		unset := slices.Contains(empty, string(bytes.TrimSpace(value)))
+		if !unset && !slices.Contains(contextNotes, name) {
 			n.Ignored = append(n.Ignored, name)
 		}
 	}

@@ -84,8 +84,10 @@ func (l *batchLanes) newLane(partition int) (batchLane, error) {
 		ProbeInterval: l.Cfg.Rows.FatalProbeInterval,
 		ReloadKey:     func() error { _, err := l.caller.ReloadKey(); return err },
 		Record:        l.recordBatch,
-		Reserve:       l.ledger.Reserve, ReserveAgain: l.ledger.ReserveAgain, Settle: l.ledger.Settle,
-		Exhausted: l.ledger.Exhausted,
+		Reserve:       l.ledger.Reserve,
+		ReserveAgain:  l.ledger.ReserveAgain,
+		Settle:        l.ledger.Settle,
+		Exhausted:     l.ledger.Exhausted,
 		Read: func(model string, line *batchapi.Line) (*auditlog.Usage, *llm.Error) {
 			return l.caller.ReadLine(model, line.Status, line.Body)
 		},

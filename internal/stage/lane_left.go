@@ -206,7 +206,8 @@ func (l *leftLane) refusal(cfg *config.Config) string {
 		"at the price of what they answer: cancel them with `stage lane cancel` and the settings "+
 		"of %s, and purge their records with `nats stream purge %s --subject 'lane.%s.>'` (of a "+
 		"job of process: start it with --fresh); their rows are then called again",
-		len(l.open), l.openRows(), provider, l.stream, l.names(), change, provider, l.stream, cfg.Name)
+		len(l.open), l.openRows(), provider, l.stream, l.names(), change, provider, l.stream,
+		cfg.Name)
 }
 
 // canCollect reports whether a stage of this configuration can have a lane.

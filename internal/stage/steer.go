@@ -111,11 +111,12 @@ func (s *steering) page() http.Handler {
 	if !s.Cfg.Control.Obey {
 		return nil
 	}
-	return operator.Page{Steer: func(ctx context.Context, w operator.Wish) ([]operator.Outcome, error) {
+	order := func(ctx context.Context, w operator.Wish) ([]operator.Outcome, error) {
 		w.By.NATSUser = s.Cfg.NATS.User
 		w.By = operator.Connection(s.Conn.NC(), w.By)
 		return operator.Steer(ctx, s.Conn.NC(), s.Cfg.Name, w)
-	}}.Handler()
+	}
+	return operator.Page{Steer: order}.Handler()
 }
 
 // carryOut carries out an order, and records who gave it, and the outcome.

@@ -639,7 +639,9 @@ func checkOutput(output string) error {
 // completeList makes the shell complete a flag that is a list. After call, it offers
 // call,row but not call,call.
 func completeList[T ~string](cmd *cobra.Command, flag string, known []T) {
-	complete := func(_ *cobra.Command, _ []string, typed string) (words []string, _ cobra.ShellCompDirective) {
+	complete := func(
+		_ *cobra.Command, _ []string, typed string,
+	) (words []string, _ cobra.ShellCompDirective) {
 		before := typed[:strings.LastIndex(typed, ",")+1]
 		for _, word := range known {
 			if !slices.Contains(strings.Split(before, ","), string(word)) {

@@ -122,16 +122,16 @@ func flagError(cmd *cobra.Command, err error) error {
 			names = append(names, f.Name)
 		}
 	})
-	switch variable := config.VariablePrefix + strings.ToUpper(strings.ReplaceAll(name, "-",
-		"_")); {
+	variable := config.VariablePrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+	switch {
 	case cmd.Flags().Lookup(name+"-file") != nil:
 		return fmt.Errorf("%w: a secret shows in the list of processes: "+
 			"set %s, or give --%s-file PATH", err, variable, name)
 	case (name == contextFlag || name == serverFlag) && cmd.Flags().Lookup(name) == nil:
 		return fmt.Errorf("%w: stage %s connects to no NATS server", err, cmd.Name())
 	}
-	if near := config.Nearest(strings.ToLower(strings.ReplaceAll(name, "_", "-")),
-		names); near != "" {
+	flag := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+	if near := config.Nearest(flag, names); near != "" {
 		return fmt.Errorf("%w, did you mean --%s?", err, near)
 	}
 	return err

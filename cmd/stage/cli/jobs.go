@@ -114,11 +114,12 @@ func writeJobs(w io.Writer, list []jobs.Job) error {
 		facts := factsOf(j)
 		rows, results, failed := "-", "-", "-"
 		if c := j.Counts; c != nil {
-			rows, results, failed = strconv.FormatInt(c.Rows, 10), strconv.FormatUint(c.Answered(),
-				10), strconv.FormatUint(c.Failed, 10)
+			rows = strconv.FormatInt(c.Rows, 10)
+			results = strconv.FormatUint(c.Answered(), 10)
+			failed = strconv.FormatUint(c.Failed, 10)
 		}
-		table.Line(slices.Concat([]string{j.Name}, facts[:3], []string{rows, results, failed},
-			facts[3:])...)
+		counts := []string{rows, results, failed}
+		table.Line(slices.Concat([]string{j.Name}, facts[:3], counts, facts[3:])...)
 	}
 	return table.Flush()
 }

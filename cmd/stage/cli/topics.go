@@ -125,13 +125,16 @@ func writeTopic(root *cobra.Command, env *Env, words []string, width int) bool {
 		text := strings.ToLower(group + "\n" + f.Name + "\n" + f.Usage)
 		about := slices.ContainsFunc(found,
 			func(t *topic) bool { return slices.Contains(t.settings, f.Name) })
-		return about ||
-			!slices.ContainsFunc(words,
-				func(word string) bool { return !strings.Contains(text, word) })
+		return about || containsAll(text, words)
 	}, width)
 	writeDeprecated(&b, words)
 	root.Print(strings.TrimPrefix(b.String(), "\n"))
 	return b.Len() > 0
+}
+
+// containsAll reports whether each of the words is in the text.
+func containsAll(text string, words []string) bool {
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
 // writeDeprecated prints the remedy for a deprecated setting that is asked for by its
@@ -152,10 +155,7 @@ func writeTopicCommands(b *strings.Builder, root *cobra.Command, found []*topic,
 		line := strings.ToLower(cmd.Name() + " " + cmd.Short)
 		about := slices.ContainsFunc(found,
 			func(t *topic) bool { return slices.Contains(strings.Fields(t.commands), cmd.Name()) })
-		if !cmd.IsAvailableCommand() ||
-			!about &&
-				slices.ContainsFunc(words,
-					func(word string) bool { return !strings.Contains(line, word) }) {
+		if !cmd.IsAvailableCommand() || !about && !containsAll(line, words) {
 			continue
 		}
 		fmt.Fprintf(b, "%s  %-*s %s\n", heading, cmd.NamePadding(), cmd.Name(), cmd.Short)

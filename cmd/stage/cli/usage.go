@@ -154,19 +154,20 @@ func (u *usageCommand) followAll(ctx context.Context, cfg *config.Config) error 
 		return func() { terminal.PrintLine(u.env.Stderr, format, name) }
 	}
 	noted := false
-	return follow.Run(ctx, cfg, logging.NewConfigured(cfg, u.env.Stderr), note("waiting for a "+
-		"process that serves %s", cfg.Data.Dir),
-		func(ctx context.Context, js jetstream.JetStream, more bool) error {
-			if unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages); err == nil &&
-				len(unknown) > 0 && !noted {
-				noted = true
-				terminal.PrintLine(u.env.Stderr, "waiting: %v",
-					usage.UnknownError(cfg.Audit.Stream, unknown, known))
-			}
-			if more {
-				return r.Follow(ctx, js,
-					note("waiting for stream %s, which does not exist yet", cfg.Audit.Stream), show)
-			}
-			return errors.Join(r.Read(ctx, js), r.Show(show))
-		})
+	read := func(ctx context.Context, js jetstream.JetStream, more bool) error {
+		// A stage without an event may have none yet: with --follow its name is no error.
+		unknown, known, err := usage.Unknown(ctx, js, cfg, u.o.Stages)
+		if err == nil && len(unknown) > 0 && !noted {
+			noted = true
+			terminal.PrintLine(u.env.Stderr, "waiting: %v",
+				usage.UnknownError(cfg.Audit.Stream, unknown, known))
+		}
+		if more {
+			return r.Follow(ctx, js,
+				note("waiting for stream %s, which does not exist yet", cfg.Audit.Stream), show)
+		}
+		return errors.Join(r.Read(ctx, js), r.Show(show))
+	}
+	return follow.Run(ctx, cfg, logging.NewConfigured(cfg, u.env.Stderr),
+		note("waiting for a process that serves %s", cfg.Data.Dir), read)
 }

@@ -199,9 +199,7 @@ func Process(
 	}
 	if results != nil {
 		p.Format = results.write
-		p.header = func(ctx context.Context,
-			w io.Writer,
-		) error {
+		p.header = func(ctx context.Context, w io.Writer) error {
 			return results.writeHeader(ctx, w, rows)
 		}
 	}

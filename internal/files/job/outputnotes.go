@@ -188,9 +188,9 @@ func tableLines(f *os.File, field string) (lines int64, ok bool) {
 	in := csv.NewReader(io.NewSectionReader(f, mark, whole-mark))
 	in.Comma, in.ReuseRecord = rune(delimiter), true
 	names, err := in.Read()
-	if last := lastColumns(field); err == nil &&
-		(len(names) < len(last) || !slices.Equal(names[len(names)-len(last):], last) ||
-			!slices.Contains(names, field)) {
+	last := lastColumns(field)
+	if err == nil && (len(names) < len(last) || !slices.Contains(names, field) ||
+		!slices.Equal(names[len(names)-len(last):], last)) {
 		return 0, false
 	}
 	for err == nil {

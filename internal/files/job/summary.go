@@ -31,9 +31,10 @@ func (p *Pipeline) printSummary(hard context.Context, took time.Duration) {
 	} else if used.Calls == 0 {
 		tokens = "0"
 	}
-	fmt.Fprintf(p.Stderr, "%d results written, %d of them errors, in %s; this run: %d calls, %d capacity retries, %s tokens, cost in USD %s, peak delay %s\n", //nolint:errcheck // nowhere left to report it
-		p.written, p.failed, took.Round(
-			100*time.Millisecond), sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(),
+	const line = "%d results written, %d of them errors, in %s; this run: %d calls, " +
+		"%d capacity retries, %s tokens, cost in USD %s, peak delay %s\n"
+	fmt.Fprintf(p.Stderr, line, p.written, p.failed, took.Round(100*time.Millisecond), //nolint:errcheck // nowhere left to report it
+		sum.Total.Calls, sum.CapacityRetries, tokens, used.Cost(),
 		sum.PeakDelay.Round(time.Millisecond))
 	if text := sum.Gain(p.Stage.Cfg.Pool.Size); text != "" {
 		terminal.PrintLine(p.Stderr, "speed-up %s", text)

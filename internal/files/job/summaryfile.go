@@ -52,7 +52,8 @@ func (p *Pipeline) writeSummary(path string, sum *auditlog.Summary) error {
 		s.Reasons[reason] = rows.rows
 	}
 	if u := used.Usage; u != nil {
-		s.PromptTokens, s.CompletionTokens, s.TotalTokens = &u.PromptTokens, &u.CompletionTokens, &u.TotalTokens
+		s.PromptTokens, s.CompletionTokens = &u.PromptTokens, &u.CompletionTokens
+		s.TotalTokens = &u.TotalTokens
 	}
 	if used.Unpriced == 0 {
 		s.CostUSD = &used.KnownUSD
