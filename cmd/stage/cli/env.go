@@ -187,6 +187,7 @@ func (e *Env) exitSoon() {
 	}
 	time.AfterFunc(exitAfter, func() {
 		reported := make(chan struct{})
+
 		go func() { // standard error itself may be stuck
 			defer close(reported)
 			terminal.PrintLine(e.Stderr,

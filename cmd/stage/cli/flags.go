@@ -356,6 +356,9 @@ func (c *configFlags) LoadStages(
 	var files []config.EnvFile
 	var texts []string // of the problems of all stages, in order
 	of := make(map[string][]string)
+
+	// A problem is grouped by its text: what all stages inherit from the environment
+	// would be listed once for each of them.
 	for i := range stages {
 		cfg, read, found := c.load(ctx, need, &stages[i])
 		cfgs, files = append(cfgs, cfg), read
@@ -409,6 +412,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 	if c.external && c.cmd.Flags().Changed(serverFlag) {
 		source.FlagNames = map[string]string{"STAGE_NATS_URL": serverFlag}
 	}
+
 	unread := false
 	for _, path := range c.envFiles {
 		file, err := config.ReadEnvFile(path)
@@ -447,6 +451,7 @@ func (c *configFlags) LoadColumns(
 	of := make(map[string][]string)
 	var texts []string
 	defer func() { c.column = nil }()
+
 	for i, settings := range columns {
 		c.column = settings
 		cfg, files, found := c.load(ctx, need, nil)

@@ -102,6 +102,9 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return conn.Explain(err)
 	}
 	rows := in.Reader(log, int(conn.NC().MaxPayload())-load.MessageOverhead)
+
+	// A row that no message can hold ends the load. The error says that the limit can be
+	// raised only if the user has a server to set it on.
 	rows.Strict, rows.Raise = true, len(cfg.NATS.URL) > 0
 	if err := rows.Skip(before); err != nil {
 		return err

@@ -181,6 +181,9 @@ func (v *statusView) showProcess(ctx context.Context, reports []status.Report, b
 		if i > 0 {
 			terminal.PrintLine(v.env.Stdout, "")
 		}
+
+		// A whole is only shown if it is about this stage, and has more than this
+		// process: one that was asked for in between may be of another.
 		write := reports[i].WriteText
 		var whole replicas.Whole
 		if i < len(wholes) && json.Unmarshal(wholes[i], &whole) == nil &&
@@ -238,6 +241,7 @@ func (v *statusView) showAll(ctx context.Context) error {
 		}
 		v.conn = conn
 	}
+
 	whole := replicas.Merge(replicas.Ask(ctx, v.conn.NC(), v.cfg.Name, nil), v.memory, time.Now())
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

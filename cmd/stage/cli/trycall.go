@@ -227,6 +227,7 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 		return nil, err
 	}
 	switch {
+	// Without any column, the configuration is the only one.
 	case len(templates)+len(others) == 0:
 		return []answers.Column{{Name: "as configured"}}, nil
 	case len(templates) == 0:
@@ -246,6 +247,8 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 			settings := maps.Clone(template.Settings)
 			// The template of a --column takes precedence over --template.
 			maps.Copy(settings, other.Settings)
+
+			// A name has only the parts that distinguish the columns.
 			name := template.Name + ", " + other.Name
 			switch {
 			case len(templates) == 1:

@@ -70,6 +70,9 @@ func nameOf(given, input string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
+	// The name is also that of a directory, so characters which a file system might not
+	// take are replaced, and it is cut.
 	base := strings.Map(func(r rune) rune {
 		if names.MatchString(string(r)) {
 			return r

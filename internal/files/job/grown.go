@@ -41,6 +41,7 @@ func (id identity) compare(
 	if !in.StrayQuotes { // both readings have the same rows
 		id.Quotes = now.Quotes
 	}
+
 	changed := id.differences(now)
 	if len(changed) == 0 {
 		return nil

@@ -91,6 +91,8 @@ func Process(
 	cfg.Result.MaxAge = 0 // the output is written from the results
 	cfg.Order.Span = spanOf(cfg, o.Limit)
 
+	// A read of a pipe may wait for ever. It ends with the job: the pipeline calls
+	// endInput.
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
 	in, err := load.OpenSource(reading, stdio.In, input, o.Format)
@@ -149,6 +151,8 @@ func Process(
 	}()
 	files := in.Beside()
 	defer files.Close() //nolint:errcheck // read only
+
+	// From here on there is a server, which the site owns.
 	site, err := OpenSite(soft, cfg, dir,
 		SiteOptions{
 			Files: files, MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err,
@@ -194,6 +198,8 @@ func Process(
 	case shown:
 		p.Format = showResult
 	}
+
+	// A pipe has no hash. On a resume its rows are compared with those that are stored.
 	if in.Sum == "" {
 		p.unhashed = rows
 	}
@@ -203,9 +209,13 @@ func Process(
 			return results.writeHeader(ctx, w, rows)
 		}
 	}
+
+	// Until the run has ended without an error, a standard input without a name keeps its
+	// job: its results are the only copy of the answers that were paid for.
 	done = false
 	record(dir, jobs.Record{State: jobs.Running, Rows: in.Rows}, s.Log)
 	err = p.Run(soft, hard)
+
 	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
 	err = errors.Join(err, out.close(err == nil))
 	record(dir, p.record(soft, hard, err), s.Log) // before another process can open the job

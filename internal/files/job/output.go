@@ -87,6 +87,9 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 		o.path = abs
 	}
 	o.temp = partialOf(o.path, dir)
+
+	// The file at the place decides how many results the new one needs before it may take
+	// over.
 	if o.old = info; info == nil {
 		return o, nil
 	}
@@ -238,6 +241,7 @@ func (o *output) Write(p []byte) (int, error) {
 	if o.file == nil {
 		return 0, fs.ErrClosed
 	}
+
 	if n, err := o.file.Write(p); err != nil {
 		_ = o.file.Truncate(o.size) // so that no half line stays
 		return n, o.explain(err)

@@ -100,6 +100,7 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 		return 0, err
 	}
 	for _, note := range notes {
+		// A note whose length can't be right needs no hash of the whole file.
 		if note.Bytes != info.Size() &&
 			(!note.Growing || note.Path != path || note.Bytes > info.Size()) {
 			continue
@@ -234,6 +235,7 @@ func wholeRecords(f *os.File) (first []byte, size, lines int64, err error) {
 		if size == 0 && len(first) < headerBytesMax {
 			first = append(first, piece...)
 		}
+
 		quoted = quoted != (bytes.Count(piece, []byte{'"'})%2 == 1)
 		if bytes.HasSuffix(piece, []byte("\n")) {
 			if seen++; !quoted {

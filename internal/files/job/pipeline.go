@@ -95,6 +95,7 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 		}
 		return err
 	}
+
 	if err := p.repair(soft); err != nil {
 		return p.verdict(soft, hard, nil, err)
 	}
@@ -198,6 +199,8 @@ func (p *Pipeline) load(ctx context.Context) error {
 	if err := p.skip(ctx, loaded); err != nil {
 		return err
 	}
+
+	// Below 0, left never reaches 0 and so limits nothing.
 	left := int64(-1)
 	if p.limit > 0 {
 		left = max(0, p.limit-loaded)

@@ -143,12 +143,16 @@ func (p *places) note(ctx context.Context, r stored.Result) (place uint64, newer
 	switch place {
 	case 0:
 		return 0, false, nil
+
 	case r.Seq:
 		if p.own.Add(place) {
 			p.rows++
 		}
 		return place, false, nil
 	}
+
+	// A row may be published again several times. Only a result of the latest one, or of
+	// a later one, ends the wait for the place.
 	p.newest[place] = answer{at: r.At, row: r.Seq}
 	if r.Seq >= p.pending[place] {
 		delete(p.pending, place)
@@ -206,6 +210,8 @@ func (p *places) read(ctx context.Context) (failedResults, error) {
 			return nil, err
 		}
 		switch {
+		// The newest result counts: a success after the failure takes the row off the
+		// list.
 		case r.Failed && place > 0:
 			failed[place] = r.At
 		case !r.Failed:

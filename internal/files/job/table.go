@@ -100,6 +100,7 @@ func (t *table) setColumns(names []string) error {
 			}
 		}
 	}
+
 	t.own, t.places, t.stage = []string{}, make(map[string]int), make(map[string]bool)
 	for _, name := range t.added() {
 		t.stage[name] = true
@@ -184,6 +185,7 @@ func (t *table) write(w io.Writer, r stored.Result) error {
 		switch {
 		case own:
 			record[place] = cell(value)
+
 		case t.stage[string(key)]:
 			added[string(key)] = value
 		case t.other:
