@@ -59,7 +59,7 @@ type Adaptive struct {
 	mark    mark // the last attempt that was refused
 	callSec mean // seconds that an accepted attempt takes
 	refusal refusalTime
-	loss    float64 // share of attempts refused of late
+	loss    loss
 
 	slots slots
 	queue queue
@@ -132,9 +132,10 @@ func (p Phase) String() string {
 // found by simulation against the servers of test/throttle, whose figures.md has what the
 // law reaches with them.
 const (
-	// A call every 200 ms at first, so that a server with a very low limit is not flooded.
-	startRate = 5.0
-	// Doubling in 0.6 s reaches 20/s before the first reply of a call that takes a second.
+	// A call every 125 ms at first, so that a server with a very low limit is not flooded.
+	startRate = 8.0
+	// Doubling in 0.6 s reaches 20/s in 0.8 s, before the first reply of a call that takes
+	// a second.
 	startDoubling = 0.6
 	// How long to hold the measured rate, and then to climb to twice that, where the
 	// server allows referenceRate or more. Each climb ends in a refusal: at 20/s these
@@ -263,7 +264,7 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	l.stats.Successes++
 	l.replies++
 	l.callSec.add(l.now - t.mark.at)
-	l.loss -= l.loss / lossCalls
+	l.loss.count(0)
 	l.queue.ended(l, t)
 	l.noise.accepted(l, t.mark)
 	l.spare.count(l, 0)
@@ -287,7 +288,7 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 		l.refusal.add(l.now - t.mark.at)
 	}
 	l.history.refuse(t.mark.seq)
-	l.loss += (1 - l.loss) / lossCalls
+	l.loss.count(1)
 	slotsKnown := l.slots.limit > 0 // else a few sporadic refusals could look like such a limit
 	switch {
 	case t.mark.canary:

@@ -18,6 +18,9 @@ const (
 	// The loss is an average over about so many attempts: a second of them at the pace of
 	// most limits.
 	lossCalls = 32.0
+	// Before any attempt it is 0, as if this many had been accepted: after two refusals
+	// among the first two it is 2/10.
+	lossGuessCalls = 8.0
 	// At this loss all the law's waits are twice as long; they grow with the cube, so the
 	// loss of a client that is alone with the server (1 to 10%) has nearly no effect,
 	// while 16 that disturb each other share it fairly.
@@ -84,8 +87,20 @@ func (l *Adaptive) patience() float64 {
 	if l.noise.on {
 		return noisePatience
 	}
-	x := min(l.loss, impatienceMax) / impatienceLoss
+	x := min(l.loss.share, impatienceMax) / impatienceLoss
 	return 1 + x*x*x
+}
+
+// loss is the share of attempts that were refused of late.
+type loss struct {
+	share float64
+	ended float64 // attempts
+}
+
+// count counts an attempt that has ended: 1 if it was refused, 0 if not.
+func (l *loss) count(refused float64) {
+	l.ended++
+	l.share += (refused - l.share) / min(lossGuessCalls+l.ended, lossCalls)
 }
 
 // refusalTime learns how long refusals take, as TCP learns its round trip.

@@ -25,9 +25,9 @@ func ExampleAdaptive() {
 	}
 	fmt.Println(law.Phase(), law.Stats().CurrentDelay.Round(time.Millisecond))
 	// Output:
-	// start 200ms
-	// start 173ms
-	// start 146ms
-	// start 126ms
-	// drain 321ms
+	// start 125ms
+	// start 113ms
+	// start 101ms
+	// start 91ms
+	// drain 223ms
 }

@@ -58,8 +58,8 @@ func (n *noise) share() float64 {
 }
 
 // begin takes note that the server refuses at random: of the attempts that were sent in
-// probes, so many were refused. The law had measured noise until then, so it forgets what
-// it has learned and returns to its first state, [Start].
+// probes, so many were refused. The law had measured noise until then, so it returns to
+// its first state, [Start]. It starts from the rate of before, which got through.
 func (n *noise) begin(l *Adaptive, sent, refused int) {
 	n.on = true
 	n.counted = noiseGuessCalls + float64(sent)
@@ -68,6 +68,7 @@ func (n *noise) begin(l *Adaptive, sent, refused int) {
 	n.settled = l.history.last
 	l.failures, l.cuts = 0, 0
 	l.enter(Start)
+	l.since -= startDoubling * math.Log2(max(1, l.estimate/startRate))
 }
 
 // end ends the noise; a usual loss above usualMost is believed of noise alone.

@@ -7,7 +7,14 @@ const (
 	// The law is sure of noise when the odds of noise to a limiter are e^oddsSure times
 	// what they are before any probe. A limiter is likelier then, so it takes more than
 	// it would otherwise.
-	oddsSure = 2.5
+	oddsSure = 1.85
+	// At odds above e^oddsPromising another probe follows at once, as long as the credit
+	// lasts.
+	oddsPromising = 0.3
+	// A refusal is the limiter's own if it came at a rate that is no more than this factor
+	// from the rate at which a probe has last met one. For example, after one at 20/s
+	// refusals at 14/s to 29/s ask for no probe.
+	limiterNear = 0.7
 	// A limiter may be a little faster than measured, since others use it, too: by so
 	// many attempts a second.
 	probeOthers = 2.0
@@ -26,13 +33,13 @@ const (
 	// refusals are sporadic.
 	earlyCalls = 8
 	// The refusals that probes may cost: so many at first, and then for each suspicious
-	// refusal a little, and the more the higher the loss is. At a loss of .1 that is .05,
-	// at a third .2, at a half .55.
-	probeCredit                = 7.0
-	probeEarned, probeEarnLoss = 0.05, 4.0
+	// refusal a little, and the more the higher the loss is. At a loss of .1 that is .11,
+	// at a third .4, at a half 1.1.
+	probeCredit                = 10.0
+	probeEarned, probeEarnLoss = 0.1, 8.0
 	// At less than this rate the credit is in proportion to it, unless the law sinks: each
 	// of many clients of a slow server makes few calls.
-	probeFull = 8.0
+	probeFull = 2.0
 	// Where the server admitted this many times as much not long ago, noise most likely
 	// makes the law sink. Then a suspicious refusal earns so much.
 	provenTimes, probeEarnedSunk = 2.0, 1.0
@@ -58,13 +65,19 @@ var noiseShares = [...]float64{0.1, 0.2, 0.35, 0.5}
 //
 // The pool sends the attempt that was refused first. If it is refused again, the probe is
 // no evidence of noise, whatever becomes of the others. It may be a large call, and a
-// limiter of tokens that has no room for it has room for smaller ones.
+// limiter of tokens that has no room for it has room for smaller ones. So the same probe
+// is sent again at once.
+//
+// A probe that meets a limiter does not show that there is no noise, because there may be
+// both. But another at the same rate would meet the limiter again. The law asks for none
+// until noise has made it sink well below that rate, where a limiter has room.
 type suspicion struct {
 	odds   float64 // of noise to a limiter by what probes have shown, as a logarithm, at
 	at     float64
 	cost   float64 // refusals in probes so far, less what was earned for them
 	proven float64 // the highest estimate of late
 	asked  float64 // when the last suspicious refusal came
+	limit  float64 // the rate at which a probe has last met a limiter; 0 means never
 	wanted bool
 
 	probe probe
@@ -91,18 +104,21 @@ func (s *suspicion) suspect(l *Adaptive, m mark) {
 	}
 	s.proven = max(s.proven*math.Exp((s.asked-l.now)/suspicionSec), l.estimate)
 	s.asked = l.now
-	earned := probeEarned + probeEarnLoss*l.loss*l.loss*l.loss
-	credit := probeCredit * min(1, max(l.estimate, m.rate)/probeFull)
+	rate := max(l.estimate, m.rate)
+	earned, left := probeEarned+probeEarnLoss*math.Pow(l.loss.share, 3), credit(rate)
 	if m.rate*provenTimes < s.proven {
-		earned, credit = probeEarnedSunk, probeCredit
+		earned, left = probeEarnedSunk, probeCredit
 	}
 	s.cost = max(0, s.cost-earned)
-	if s.cost > credit {
+	if s.cost > left || m.rate > limiterNear*s.limit && m.rate*limiterNear < s.limit {
 		return
 	}
 	s.wanted = true
-	s.probe.empty, s.probe.rate = m.at, max(l.estimate, m.rate)
+	s.probe.empty, s.probe.rate = m.at, rate
 }
+
+// credit returns the refusals that probes may cost at a rate.
+func credit(rate float64) float64 { return probeCredit * min(1, rate/probeFull) }
 
 // start begins the probe that is wanted, if there are slots for it.
 func (s *suspicion) start(l *Adaptive, inFlight int) {
@@ -113,7 +129,7 @@ func (s *suspicion) start(l *Adaptive, inFlight int) {
 	p := &s.probe
 	p.sent = l.now
 	p.gained = (p.rate + probeOthers) * (l.now - p.empty)
-	size := math.Ceil((probeMore + p.gained) / (1 - min(noiseMost, l.loss)))
+	size := math.Ceil((probeMore + p.gained) / (1 - min(noiseMost, l.loss.share)))
 	p.size = min(int(size), probeMost, l.cfg.PoolSize-inFlight)
 	if float64(p.size) < probeLeast+p.gained || l.slots.limit > 0 {
 		return
@@ -130,6 +146,10 @@ func (s *suspicion) conclude(l *Adaptive) {
 	evidence := p.evidence()
 	s.odds = s.odds*math.Exp((s.at-l.now)/suspicionSec) + evidence
 	s.at = l.now
+	tooMany := p.tooMany()
+	if tooMany < 0 {
+		s.limit = p.rate
+	}
 	switch {
 	case s.odds >= oddsSure:
 		s.odds = 0
@@ -137,6 +157,10 @@ func (s *suspicion) conclude(l *Adaptive) {
 		l.noise.begin(l, p.size, p.refused)
 	case p.refused < p.size:
 		l.proceed()
+		promising := s.odds > oddsPromising || p.again && tooMany > 0
+		if promising && p.refused > 0 && s.cost <= credit(p.rate) {
+			s.wanted, p.empty = true, p.sent
+		}
 	default:
 		l.failures++
 		l.cuts++
@@ -147,8 +171,14 @@ func (s *suspicion) conclude(l *Adaptive) {
 // cancel gives up the probe.
 func (s *suspicion) cancel() { s.wanted, s.probe.left = false, 0 }
 
-// evidence returns how much more likely the outcome is by noise than by a limiter, as a
-// logarithm.
+// tooMany returns how many more attempts were accepted than a limiter has room for. It is
+// negative where it could be less.
+func (p *probe) tooMany() float64 { return float64(p.size-p.refused) - 1 - p.gained }
+
+// evidence returns how much more likely the outcome is by noise than by a limiter alone,
+// as a logarithm. Where there is noise, there is a limiter as well in half of all cases,
+// which explains the outcome as if it were alone. So a probe that meets a limiter tells
+// little: at most log(1/2).
 func (p *probe) evidence() float64 {
 	accepted := p.size - p.refused
 	byNoise := 0.0
@@ -156,13 +186,11 @@ func (p *probe) evidence() float64 {
 		byNoise += binomial(accepted, p.size, 1-share) / float64(len(noiseShares))
 	}
 	// A limiter accepts any number up to what it has room for, and more with little chance.
-	tooMany := max(0, float64(accepted)-1-p.gained)
-	byLimiter := -math.Log(2+p.gained) - probeSteepness*tooMany/(1+p.gained/2)
-	evidence := math.Log(byNoise) - byLimiter
+	byLimiter := math.Exp(-probeSteepness*max(0, p.tooMany())/(1+p.gained/2)) / (2 + p.gained)
 	if p.again {
-		return min(0, evidence)
+		return min(0, math.Log(byNoise/byLimiter))
 	}
-	return evidence
+	return math.Log((byNoise + byLimiter) / 2 / byLimiter)
 }
 
 // binomial returns the chance of just k successes among n, where each has this chance.

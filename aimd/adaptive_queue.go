@@ -230,7 +230,7 @@ func (q *queue) learn(l *Adaptive, c cohort) {
 // not limit the attempts in flight, and the server does not refuse. One that refuses
 // excess calls has no queue.
 func (q *queue) canLearn(l *Adaptive) bool {
-	if l.phase != Start && l.delay(l.now) > l.cfg.MinDelay.Seconds() || l.slots.limit > 0 || l.loss > refusesLoss {
+	if l.phase != Start && l.delay(l.now) > l.cfg.MinDelay.Seconds() || l.slots.limit > 0 || l.loss.share > refusesLoss {
 		return false
 	}
 	q.seen = l.now

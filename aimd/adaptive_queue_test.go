@@ -281,7 +281,7 @@ func TestQueueNeedsAnOpenServer(t *testing.T) {
 		"start":   {func(*Adaptive) {}, true},
 		"paced":   {func(l *Adaptive) { l.phase, l.estimate, l.since = Cruise, 20, l.now }, false},
 		"fast":    {func(l *Adaptive) { l.phase, l.estimate = Cruise, 1e6 }, true},
-		"refuses": {func(l *Adaptive) { l.loss = 0.2 }, false},
+		"refuses": {func(l *Adaptive) { l.loss.share = 0.2 }, false},
 		"slots":   {func(l *Adaptive) { l.slots.limit = 8 }, false},
 	} {
 		l := newQueueing(t, 64, 8, 0.3).law

@@ -146,6 +146,57 @@ func TestALimitIsNoNoise(t *testing.T) {
 	}
 }
 
+// afterProbe returns a law at an estimate of 20/s that has sent a probe of six calls, of which so many were refused, and
+// the first of them or not. It has sent all six when their refusals are known.
+func afterProbe(t *testing.T, refused int, again bool) *Adaptive {
+	t.Helper()
+	l := newWorld(t, always).law
+	l.Resume(at(0), 20)
+	s := &l.noise.suspicion
+	s.probe = probe{size: 6, refused: refused, again: again, rate: 20, gained: 1.3}
+	s.conclude(l)
+	return l
+}
+
+// A refusal near the limit that a probe has met is the limiter's. Further below, noise may make the law sink.
+func TestALimiterThatAProbeHasMetNeedsNoOther(t *testing.T) {
+	for rate, want := range map[float64]bool{20: false, 16: false, 26: false, 12: true, 32: true} {
+		l := afterProbe(t, 5, false)
+		l.estimate, l.stats.Successes = rate, 1
+		if l.noise.suspicion.suspect(l, mark{rate: rate}); l.noise.suspicion.wanted != want {
+			t.Errorf("a refusal at %g/s, after a probe has met a limiter at 20/s: wants a probe: %t", rate, !want)
+		}
+	}
+}
+
+// A probe that is close to proof, or whose first call alone spoils it, is sent again at once while the credit lasts.
+func TestAProbeIsSentAgainWherePromising(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		refused int
+		again   bool
+		want    bool
+	}{
+		{"four accepted", 2, false, true},
+		{"all but the first accepted", 1, true, true},
+		{"two accepted", 4, false, false},
+		{"half of it accepted, the first refused again", 3, true, true},
+		{"one accepted", 5, true, false},
+	} {
+		if l := afterProbe(t, tc.refused, tc.again); l.noise.on || l.noise.suspicion.wanted != tc.want {
+			t.Errorf("%s: noise %t, another probe %t, want none and %t", tc.name, l.noise.on, l.noise.suspicion.wanted, tc.want)
+		}
+	}
+}
+
+// The rate of before has got through, so the start amid noise need not begin below it.
+func TestNoiseStartsFromTheRateOfBefore(t *testing.T) {
+	l := afterProbe(t, 0, false)
+	if rate := l.Rate(at(0)); !l.noise.on || l.Phase() != Start || rate < 20 || rate > 30 {
+		t.Errorf("noise %t, in %v at %.0f/s, want start at 20/s by what the noise lets through", l.noise.on, l.Phase(), rate)
+	}
+}
+
 // A limiter of tokens that has no room for a large call has room for smaller ones.
 func TestASmallerCallIsNoEvidenceOfNoise(t *testing.T) {
 	p := probe{size: 6, refused: 1, gained: 0.5}

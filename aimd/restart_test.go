@@ -30,11 +30,11 @@ func TestRestartStartsSlowlyAndSpeedsUp(t *testing.T) {
 		t.Fatalf("after twelve refusals in a row the delay is %v, want more than 500ms: nothing to restart from", delay)
 	}
 	w.law.Restart(at(w.now))
-	if phase, delay := w.law.Phase(), w.law.Stats().CurrentDelay; phase != Start || delay != 200*ms {
-		t.Errorf("restarted in %v with a delay of %v, want start and 200ms", phase, delay)
+	if phase, delay := w.law.Phase(), w.law.Stats().CurrentDelay; phase != Start || delay != 125*ms {
+		t.Errorf("restarted in %v with a delay of %v, want start and 125ms", phase, delay)
 	}
-	if next := w.law.Next(at(w.now), 0); next.After(at(w.now + 200*ms)) {
-		t.Errorf("the next may go %v after the restart, want at the first rate, 200ms after the last at most", next.Sub(at(w.now)))
+	if next := w.law.Next(at(w.now), 0); next.After(at(w.now + 125*ms)) {
+		t.Errorf("the next may go %v after the restart, want at the first rate, 125ms after the last at most", next.Sub(at(w.now)))
 	}
 	from := w.now
 	w.calls, w.inFlight = nil, 0
@@ -54,8 +54,8 @@ func TestRestartEndsAPause(t *testing.T) {
 	if until, stats := w.law.Stats().PausedUntil, w.law.Stats(); !until.IsZero() || stats.PauseReason != "" {
 		t.Errorf("paused until %v for %q after a restart", until, stats.PauseReason)
 	}
-	if next := w.law.Next(at(w.now), 0); next.After(at(w.now + 200*ms)) {
-		t.Errorf("the next may go %v after the restart, want at the first rate, 200ms after the last at most", next.Sub(at(w.now)))
+	if next := w.law.Next(at(w.now), 0); next.After(at(w.now + 125*ms)) {
+		t.Errorf("the next may go %v after the restart, want at the first rate, 125ms after the last at most", next.Sub(at(w.now)))
 	}
 }
 

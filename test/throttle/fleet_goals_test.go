@@ -50,7 +50,7 @@ func TestFleetsUseOneLimitTogether(t *testing.T) {
 		fleet *Fleet
 		goal  fleetGoal
 	}{
-		{newFleet("messages lost and doubled", 16, steady, seconds(120), bad), fleetGoal{utilisation: 0.94, waste: 0.03, jain: 0.98}},
+		{newFleet("messages lost and doubled", 16, steady, seconds(120), bad), fleetGoal{utilisation: 0.94, waste: 0.035, jain: 0.98}},
 		{newFleet("200/s", 64, constant(200, 10), seconds(60), bad), fleetGoal{utilisation: 0.9, waste: 0.02, jain: 0.98}},
 		{newFleet("weights", 12, steady, seconds(120), weighted(weights)), fleetGoal{utilisation: 0.94, waste: 0.04, jain: 0.98}},
 		{newFleet("a limit that falls and rises", 16, dropping(20, 5), seconds(200), bad), fleetGoal{utilisation: 0.92, waste: 0.06, jain: 0.98}},
