@@ -7,8 +7,9 @@ const (
 	// The share is an average over about so many attempts. A start is over sooner than it
 	// meets them, so that what a limiter refuses at its end is not counted.
 	noiseCalls = 64.0
-	// When the noise is found, the share is guessed as if so many attempts had been made
-	// before the probes, and this part of them refused.
+	// When the noise is found, the share is guessed from the probe and so many attempts
+	// before it. Of these as many were refused as of all attempts of late, but at least
+	// this part.
 	noiseGuessCalls, noiseGuess = 8.0, 0.15
 	// At a smaller share the noise has gone, and a smaller usual loss does not correct a
 	// measurement. At a larger one it is none.
@@ -63,7 +64,7 @@ func (n *noise) share() float64 {
 func (n *noise) begin(l *Adaptive, sent, refused int) {
 	n.on = true
 	n.counted = noiseGuessCalls + float64(sent)
-	n.base = (noiseGuessCalls*noiseGuess + float64(refused)) / n.counted
+	n.base = (noiseGuessCalls*max(noiseGuess, l.loss.share) + float64(refused)) / n.counted
 	n.held = 1
 	n.settled = l.history.last
 	l.failures, l.cuts = 0, 0

@@ -197,6 +197,17 @@ func TestNoiseStartsFromTheRateOfBefore(t *testing.T) {
 	}
 }
 
+// Where a half is refused a first guess of a sixth would make the rest look like a limit.
+func TestNoiseIsGuessedFromTheLossOfLate(t *testing.T) {
+	for lost, want := range map[float64]float64{0: 0.17, 0.5: 0.38} {
+		l := newWorld(t, always).law
+		l.loss.share = lost
+		if l.noise.begin(l, 5, 1); math.Abs(l.noise.base-want) > 0.01 {
+			t.Errorf("a share of %.2f with a loss of %.2f of late, and one of five refused, want about %.2f", l.noise.base, lost, want)
+		}
+	}
+}
+
 // A limiter of tokens that has no room for a large call has room for smaller ones.
 func TestASmallerCallIsNoEvidenceOfNoise(t *testing.T) {
 	p := probe{size: 6, refused: 1, gained: 0.5}
