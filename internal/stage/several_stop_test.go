@@ -37,7 +37,7 @@ func TestASecondSignalStopsAllStagesAtOnce(t *testing.T) {
 		r.soft()
 		time.Sleep(30 * time.Second)
 		status, body := r.get("/readyz")
-		if want := `{"ready":false,"stages":[{"stage":"first","ready":false,"reason":"ended: stopped"},{"stage":"other","ready":false,"reason":"stopping: waiting for 1 call in flight, at most 2m0s"}]}`; status != http.StatusServiceUnavailable || strings.TrimSpace(body) != want {
+		if want := `{"ready":false,"stages":[{"stage":"first","ready":false,"reason":"ended: stopped"},{"stage":"other","ready":false,"reason":"stopping: waiting for 2 calls in flight, at most 2m0s"}]}`; status != http.StatusServiceUnavailable || strings.TrimSpace(body) != want {
 			t.Errorf("got %d %s, want %s", status, body, want)
 		}
 		began := time.Now()
