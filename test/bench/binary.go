@@ -17,6 +17,16 @@ import (
 // reasons names the purpose of each direct dependency.
 var reasons = map[string]string{
 	"go.yaml.in/yaml/v4":                                                "lookups, prices and lists of stages in YAML",
+	"cloud.google.com/go/compute/metadata":                              "the metadata server of Google",
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore":                      "Azure's errors and clouds",
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity":                  "credentials of Entra",
+	"github.com/aws/aws-sdk-go-v2":                                      "AWS's signatures",
+	"github.com/aws/aws-sdk-go-v2/config":                               "credentials of AWS",
+	"github.com/aws/aws-sdk-go-v2/credentials":                          "assumed roles of AWS",
+	"github.com/aws/smithy-go":                                          "AWS's errors and middleware",
+	"github.com/mattn/go-runewidth":                                     "width of characters in tables",
+	"golang.org/x/oauth2":                                               "credentials of Google",
+	"golang.org/x/sys":                                                  "signals, terminal",
 	"github.com/nats-io/jwt/v2":                                         "the server's; named by tests of logins",
 	"github.com/nats-io/nats-server/v2":                                 "the embedded server of `process`, `demo` and `run` without a URL; a real server in tests",
 	"github.com/nats-io/nats.go":                                        "the client",
