@@ -105,7 +105,8 @@ func (s *suspicion) suspect(l *Adaptive, m mark) {
 	s.proven = max(s.proven*math.Exp((s.asked-l.now)/suspicionSec), l.estimate)
 	s.asked = l.now
 	rate := max(l.estimate, m.rate)
-	earned, left := probeEarned+probeEarnLoss*math.Pow(l.loss.share, 3), credit(rate)
+	lost := l.loss.share
+	earned, left := probeEarned+probeEarnLoss*lost*lost*lost, credit(rate)
 	if m.rate*provenTimes < s.proven {
 		earned, left = probeEarnedSunk, probeCredit
 	}

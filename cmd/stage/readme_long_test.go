@@ -125,8 +125,8 @@ func runScript(t *testing.T, dir string, env []string, script string) {
 	t.Fatalf("%v:\n%s", err, output)
 }
 
-// anyTime replaces what is different each time: durations, hashes, and which rows fail, with their tokens. The mock fails each
-// call by its turn, and calls in flight at once reach it in any order.
+// anyTime replaces what is different each time: durations, hashes, and which rows fail, with their tokens. The mock
+// fails each call by its turn, and calls in flight at once reach it in any order.
 func anyTime(output string) string {
 	output = durations.ReplaceAllString(output, "$1 TIME")
 	output = tokens.ReplaceAllString(output, "calls, 0 capacity retries, N tokens")
