@@ -37,8 +37,8 @@ type callFacts struct {
 	term     *auditTerm
 	run      string
 	index    int
-	item     int // wholeRow: it is for no single element
-	badID    bool
+	item     int  // the element that it is for, or wholeRow
+	badID    bool // its state id is not the one of its row and element
 	at       time.Time
 	success  bool
 	capacity bool
@@ -57,35 +57,43 @@ type rowFacts struct {
 	attempts, capacity int
 	usage              *auditlog.Usage
 	queued, started    time.Time
-	key                *string // nil: it names none
+	key                *string // nil if the event names no key
 	vars               string  // hash of the row
-	result             string  // hash of the result; empty means that it names none
+	result             string  // hash of the result, or empty if the event names none
 	earlier            []auditlog.TermCalls
 	hash               proof.Hash // of the event, as recorded
-	callsHash          string     // of its calls; empty means that it names none
+	callsHash          string     // of its calls, or empty if the event names none
 }
 
 // calls is how many calls the row event counts.
 func (f *rowFacts) calls() int { return f.attempts + f.capacity }
 
-// rowAudit gathers the events of one row.
+// rowAudit gathers the events of one row, from whichever terms have called it. A row that
+// two owners have called has the call events of both, and a row event of each that has
+// answered it. Only the owner of the result is compared with the result, by
+// [rowAudit.by]. The calls of the other were paid for in vain and count as such.
 type rowAudit struct {
 	key   rowKey
 	calls []callFacts
 	rows  []rowFacts
 }
 
-// add keeps an event of the row; of row events the first of each term.
+// add keeps an event of the row. It keeps all call events, and the first row event of each
+// term: a later one of the same term is a second copy of the first.
 func (r *rowAudit) add(e *auditlog.Event, term *auditTerm, hash proof.Hash) {
 	if c := e.Call; c != nil {
 		r.addCall(callFacts{
-			term: term, run: e.RunID, index: c.CallIndex, item: itemOf(c), badID: c.Item != nil && !strings.HasSuffix(c.StateID, idOf(e)), at: e.Time,
-			success: c.Status == auditlog.CallSuccess, capacity: c.Status == auditlog.CallCapacityRetry, lane: c.Lane != "", usage: c.Usage, unpriced: c.Unpriced(), hash: hash,
+			term: term, run: e.RunID, index: c.CallIndex, item: itemOf(c), at: e.Time,
+			badID:    c.Item != nil && !strings.HasSuffix(c.StateID, idOf(e)),
+			success:  c.Status == auditlog.CallSuccess,
+			capacity: c.Status == auditlog.CallCapacityRetry,
+			lane:     c.Lane != "", usage: c.Usage, unpriced: c.Unpriced(), hash: hash,
 		})
 	} else if r.by(term) == nil {
 		r.rows = append(r.rows, rowFacts{
 			term: term, run: e.RunID, at: e.Time, status: e.Row.Status, source: e.Row.Source,
-			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage, queued: e.Row.QueuedAt, started: e.Row.StartedAt, key: e.Row.Key,
+			attempts: e.Row.Attempts, capacity: e.Row.CapacityRetries, usage: e.Row.Usage,
+			queued: e.Row.QueuedAt, started: e.Row.StartedAt, key: e.Row.Key,
 			vars: e.Row.VariablesHash, result: e.Row.ResultHash, earlier: e.Row.EarlierCalls,
 			hash: hash, callsHash: e.Row.CallsHash,
 		})
@@ -110,12 +118,12 @@ func (r *rowAudit) addCall(c callFacts) {
 	r.calls = append(r.calls, c)
 }
 
-// idOf is the end of the state id of a call for an element.
+// idOf is the end of the state id of a call for an element: "/7#2" for element 2 of row 7.
 func idOf(e *auditlog.Event) string {
 	return "/" + strconv.FormatUint(e.Call.Sequence, 10) + "#" + strconv.Itoa(*e.Call.Item)
 }
 
-// by returns the row event of a term; nil when there is none.
+// by returns the row event of a term, or nil if there is none.
 func (r *rowAudit) by(t *auditTerm) *rowFacts {
 	if r == nil {
 		return nil
@@ -147,7 +155,7 @@ func (r *rowAudit) chosen(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
 	switch f.source {
 	case auditlog.SourceDedupe:
-		return own, true // the calls are those of another row
+		return own, true // the calls were made for another row, whose reply this one shares
 	case auditlog.SourceJournal:
 		return r.journaled(f)
 	}
@@ -169,9 +177,13 @@ func (r *rowAudit) laned() bool {
 	return r != nil && slices.ContainsFunc(r.calls, func(c callFacts) bool { return c.lane })
 }
 
-// journaled looks for the calls of a reply from the journal, or of a batch: consecutive
-// ones of one process, with the row event's usage. Of several it takes those of the row
-// event's hash, if there are any.
+// journaled looks for the calls of a reply from the journal, or of a batch. The row event
+// does not name their term, so they are searched for: consecutive calls of one process
+// whose retries and usage add up to the row event's. If several such runs of calls exist,
+// the one with the row event's hash is taken, and without any hash that fits the first.
+//
+// A row event that counts 2 calls and 30 tokens, and a process that has made calls of 10,
+// 20 and 10 tokens: its first two calls fit, and so do its last two. The hash decides.
 func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
 	for i := range r.calls {
@@ -196,8 +208,9 @@ func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	return calls, ok || n == 0
 }
 
-// hashOfCalls returns the hash of calls as a row event has it: in the order in which they
-// were made, which is that of their terms and of their numbers there. Clocks may jump.
+// hashOfCalls returns the hash of calls as a row event has it, taken in the order in which
+// they were made. The order comes from the numbers of their terms and from their numbers
+// within a term, never from their times, since clocks may jump.
 func hashOfCalls(calls []callFacts) (hash proof.Hash) {
 	calls = slices.Clone(calls)
 	slices.SortStableFunc(calls, func(a, b callFacts) int {
@@ -209,8 +222,8 @@ func hashOfCalls(calls []callFacts) (hash proof.Hash) {
 	return hash
 }
 
-// hashOfItems returns the hash of the calls of a row that fans out: of those of each
-// element that a reply is from, in the order of the elements.
+// hashOfItems returns the hash of the calls of a row that fans out. It takes element after
+// element, and for each the calls that its reply is from.
 func (r *rowAudit) hashOfItems(f *rowFacts) (hash proof.Hash) {
 	items := make(map[int][]callFacts)
 	for _, c := range r.filter(func(c *callFacts) bool { return c.term == f.term }) {
@@ -234,7 +247,9 @@ func (r *rowAudit) filter(match func(*callFacts) bool) (calls []callFacts) {
 			calls = append(calls, r.calls[i])
 		}
 	}
-	slices.SortStableFunc(calls, func(a, b callFacts) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.index, b.index)) })
+	slices.SortStableFunc(calls, func(a, b callFacts) int {
+		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.index, b.index))
+	})
 	return calls
 }
 
@@ -285,6 +300,9 @@ func (v *partitionVerifier) checkCalls(h *verifiedRow, row *rowAudit, event *row
 		hash = row.hashOfItems(event)
 	}
 	if hash.String() != event.callsHash {
-		v.violate(violationEvent, h.Seq, "row %d: its call events are not those that its row event counts (calls_hash): one was altered", h.Seq)
+		v.violate(violationEvent, h.Seq,
+			"row %d: its call events are not those that its row event counts (calls_hash): "+
+				"one was altered",
+			h.Seq)
 	}
 }

@@ -23,9 +23,15 @@ const (
 	batchesNamed = 10
 )
 
-// batchVerifier adds up each batch of a provider's Batch API. Batches that are over are
-// checked as they leave, so it holds those that are open, some thousands of others, and
-// for each of these and for the rows that a batch has answered a set of sequences.
+// batchVerifier adds up each batch of a provider's Batch API. It checks that
+//
+//   - what was answered had been submitted, and what was submitted had an intent;
+//   - answered + failed + lapsed + missing = rows of the batch;
+//   - each answer has its call event, unless its row went live and did not use it;
+//   - no row was answered, and so paid for, by two batches.
+//
+// A batch that is over is checked when it leaves, and batchesKept of them stay meanwhile.
+// So memory is bounded by the open batches, these, and sets of the rows that they answered.
 type batchVerifier struct {
 	report *Report
 	began  time.Time // of the check
@@ -50,7 +56,7 @@ type batchRecord struct {
 	token, id         string // id: the provider's
 	partition, rows   int
 	intent, submitted bool
-	end               *auditlog.Batch // ended, cancelled, expired or abandoned; nil means open
+	end               *auditlog.Batch // ended, cancelled, expired or abandoned; or nil while open
 
 	calls seqset.Set // rows with a call event
 	count int        // of calls
@@ -101,13 +107,16 @@ type verifiedBatches struct {
 	Calls      int `json:"calls"`
 	CallsAgain int `json:"calls_recorded_again"`
 
-	// Tokens and CostUSD were billed; nil means that the bill is unknown.
+	// Tokens and CostUSD were billed. They are nil if the bill is unknown.
 	Tokens  *int64   `json:"tokens"`
 	CostUSD *float64 `json:"cost_usd"`
 }
 
 func newBatchVerifier(report *Report) *batchVerifier {
-	return &batchVerifier{report: report, began: time.Now(), records: make(map[string]*batchRecord), paid: make(map[int]*paidRows), live: make(map[int]*seqset.Set), dropped: make(map[int]int)}
+	return &batchVerifier{
+		report: report, began: time.Now(), records: make(map[string]*batchRecord),
+		paid: make(map[int]*paidRows), live: make(map[int]*seqset.Set), dropped: make(map[int]int),
+	}
 }
 
 // record returns the record of a batch, and creates it at the first event of the batch.
@@ -162,7 +171,9 @@ func (v *batchVerifier) call(c *auditlog.Call, epoch int) bool {
 	at := strings.LastIndexByte(c.CallID, '-')
 	seq, err := strconv.ParseUint(c.CallID[at+1:], 10, 64)
 	if at < 0 || err != nil || seq != c.Sequence {
-		v.report.violate(violationCustomID, int(c.Partition), c.Sequence, "row %d was answered by the line %s of batch %s, which is not its own", c.Sequence, c.CallID, c.BatchID)
+		v.report.violate(violationCustomID, int(c.Partition), c.Sequence,
+			"row %d was answered by the line %s of batch %s, which is not its own", c.Sequence,
+			c.CallID, c.BatchID)
 		return true
 	}
 	r := v.record(c.CallID[:at], c.Partition)
@@ -189,8 +200,10 @@ func (v *batchVerifier) pay(r *batchRecord, seq uint64, epoch int) {
 		p = &paidRows{epoch: epoch}
 		v.paid[r.partition] = p
 	}
-	if p.epoch == epoch && !p.rows.Add(seq) && !v.resultsLost { // else a row without its result was rightly asked again
-		v.report.violate(violationPaidTwice, r.partition, seq, "row %d was answered by batch %s, and by another batch before", seq, r.token)
+	// With results lost, a row whose result is gone was rightly called again.
+	if p.epoch == epoch && !p.rows.Add(seq) && !v.resultsLost {
+		v.report.violate(violationPaidTwice, r.partition, seq,
+			"row %d was answered by batch %s, and by another batch before", seq, r.token)
 	}
 }
 
@@ -231,13 +244,17 @@ func (v *batchVerifier) finish() {
 	v.noteOpen(open, "submitted and not over yet")
 	v.noteOpen(undecided, "about to be submitted")
 	if v.uncheck > 0 {
-		v.report.note("%d batches were not compared with their calls: events of the audit are gone", v.uncheck)
+		v.report.note("%d batches were not compared with their calls: events of the audit are gone",
+			v.uncheck)
 	}
 	if v.settling > 0 {
-		v.report.note("%d batches have ended just now, and not all their calls are in the audit yet", v.settling)
+		v.report.note("%d batches have ended just now, and not all their calls are in the audit yet",
+			v.settling)
 	}
 	if v.stats.Doubled > 0 {
-		v.report.note("%d batches turned up at the provider after they had been given up: what they answered before they were cancelled was paid for in vain", v.stats.Doubled)
+		v.report.note("%d batches turned up at the provider after they had been given up: what they "+
+			"answered before they were cancelled was paid for in vain",
+			v.stats.Doubled)
 	}
 	if st := &v.stats; v.usage.Reported == nil && !v.usage.Unpriced && st.Answered+st.Missing+st.Open+st.Undecided+st.Abandoned == 0 {
 		v.usage.Reported = &auditlog.Usage{CostUSD: new(float64)} // failed and lapsed lines are not billed
@@ -332,7 +349,9 @@ func (v *batchVerifier) checkPhases(r *batchRecord, known bool) {
 // checkEnd compares what the end of a batch says with its rows and its call events.
 func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
 	if n := e.Answered + e.Failed + e.Lapsed + e.Missing; n != e.Rows {
-		v.violate(r, "has %d rows; %d are answered, %d failed, %d lapsed and %d missing", e.Rows, e.Answered, e.Failed, e.Lapsed, e.Missing)
+		v.violate(r,
+			"has %d rows; %d are answered, %d failed, %d lapsed and %d missing", e.Rows,
+			e.Answered, e.Failed, e.Lapsed, e.Missing)
 	}
 	answers, dropped := e.Answered+e.Failed, r.uncalled(e)
 	most := answers
@@ -348,7 +367,7 @@ func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
 		v.settling++
 	case r.count < want:
 		v.unused = append(v.unused, unusedAnswers{r.token, r.partition, answers, dropped, r.count})
-	case r.count == answers: // else some are billed and have no call
+	case r.count == answers: // with fewer events, some answers are billed and have no call
 		if d := compareUsage(r.usage, e.Usage); d != nil {
 			v.violate(r, "%s in its own", d.text)
 		}
@@ -376,14 +395,18 @@ func (v *batchVerifier) checkUnused() {
 		n := u.answers - u.dropped - u.rows
 		v.stats.Unused += n
 		if left[u.partition] -= n; left[u.partition] < 0 {
-			v.report.violate(violationBatch, u.partition, 0, "batch %s has %d answers and errors, of them %d dropped, and call events of %d rows", u.token, u.answers, u.dropped, u.rows)
+			v.report.violate(violationBatch, u.partition, 0,
+				"batch %s has %d answers and errors, of them %d dropped, and call events of "+
+					"%d rows",
+				u.token, u.answers, u.dropped, u.rows)
 		}
 	}
 }
 
 // violate notes a contradiction about a batch.
 func (v *batchVerifier) violate(r *batchRecord, format string, args ...any) {
-	v.report.violate(violationBatch, r.partition, 0, "batch %s "+format, append([]any{r.token}, args...)...)
+	v.report.violate(violationBatch, r.partition, 0,
+		"batch %s "+format, append([]any{r.token}, args...)...)
 }
 
 // text is the line of the report.

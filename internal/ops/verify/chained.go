@@ -14,10 +14,15 @@ import (
 // place.
 //
 // Behind a message that breaks the chain it goes on with the value that this one carries,
-// so one change is one violation.
+// so one change is one violation. Say message 3 of 5 was altered:
+//
+//	message    1   2   3     4   5
+//	carries    a   b   c     d   e
+//	computed   a   b   X≠c   d   e      d is computed from the c that message 3 carries
 type chainVerifier struct {
 	on bool // the log has a chain, and bodies are read, since they count in it
-	// value, at and row are those of the last message with a chain; at is 0 before it.
+	// value, at and row describe the last message with a chain: the chain's value there,
+	// its place in the results stream and its row. at is 0 before the first such message.
 	value   proof.Hash
 	at, row uint64
 	begun   bool   // a message was read
@@ -29,9 +34,11 @@ type chainVerifier struct {
 	report *Report // of the whole stage
 	stats  *verifiedPartition
 
-	stones  tombstones      // of the partition
-	roots   []*Root         // that are still to come, by place
-	removed func() []uint64 // messages that are gone from the middle of the results stream, sorted; nil: none are
+	stones tombstones // of the partition
+	roots  []*Root    // the given roots that the log has not reached yet, by place
+	// removed returns the messages that are gone from the middle of the results stream,
+	// sorted. The func itself is nil if none are gone.
+	removed func() []uint64
 }
 
 // Root is the end of the log of a partition at some time.
@@ -62,7 +69,8 @@ func (c *chainVerifier) claim(claim *stored.Claim, first bool) {
 		c.findRoots(a.Sequence, a.chain)
 		c.begun, c.value, c.at, c.row = true, a.chain, a.Sequence, a.Row
 	case c.on:
-		l := link{at: claim.At, row: claim.Mark, kind: proof.Claim, record: proof.RecordOf(proof.Claim, claim.Header, claim.Body)}
+		l := link{at: claim.At, row: claim.Mark, kind: proof.Claim}
+		l.record = proof.RecordOf(proof.Claim, claim.Header, claim.Body)
 		l.value, l.has, l.err = proof.ChainOf(claim.Header)
 		c.follow(&l)
 	}
@@ -85,14 +93,20 @@ func (c *chainVerifier) result(h *verifiedRow) {
 		l.value, l.has, l.err = proof.ChainOf(h.Header)
 		if h.Object == nil {
 			h.sha = body.String()
-		} else if len(h.Body) > 0 { // in the chain only the object counts, and a stage that takes the message as a row prefers its own body
-			c.violate(violationChain, h.Seq, "%v has a body of its own beside the object that it names: somebody has added that", &l)
+		} else if len(h.Body) > 0 {
+			// The chain covers only the object, but a stage that takes the message as a row
+			// prefers the body. So a body added here would change the row unnoticed.
+			c.violate(violationChain, h.Seq,
+				"%v has a body of its own beside the object that it names: somebody has added "+
+					"that",
+				&l)
 		}
 		if names := h.Header[proof.HeaderEvent]; len(names) > 0 {
 			h.event = names[0]
 		}
 		if c.stones.at(h.At) != nil {
-			c.violate(violationErasure, h.Seq, "%v has a tombstone and is still there: its erasure was interrupted", &l)
+			c.violate(violationErasure, h.Seq,
+				"%v has a tombstone and is still there: its erasure was interrupted", &l)
 		}
 	}
 	c.follow(&l)
@@ -108,7 +122,10 @@ func (c *chainVerifier) follow(l *link) {
 		c.breaks(l, "has a wrong %s: %v", proof.HeaderChain, l.err)
 		return
 	case !l.has && c.at > 0:
-		c.breaks(l, "has no %s, and message %d before it has one: an older version of the stage, or somebody else, has stored it", proof.HeaderChain, c.at)
+		c.breaks(l,
+			"has no %s, and message %d before it has one: an older version of the stage, or "+
+				"somebody else, has stored it",
+			proof.HeaderChain, c.at)
 		c.bare = l.at
 		return
 	case !l.has:
@@ -121,14 +138,17 @@ func (c *chainVerifier) follow(l *link) {
 	case l.value == c.value.Next(l.record):
 	case c.bare > c.at && begins && l.kind == proof.Claim: // as behind an older version, which is a violation already
 	default:
-		c.breaks(l, "does not follow message %d: one of them was altered, or another was between them", c.at)
+		c.breaks(l,
+			"does not follow message %d: one of them was altered, or another was between them",
+			c.at)
 	}
 	c.findRoots(l.at, l.value)
 	c.leadsTo(l.at, l.value)
 	c.value, c.at, c.row, c.bare = l.value, l.at, l.row, 0
 }
 
-// breaks reports that the chain does not go on with a message.
+// breaks reports that the chain does not go on with a message. If a message between the
+// two was deleted, that is the cause, and the violation says so instead.
 func (c *chainVerifier) breaks(l *link, format string, args ...any) {
 	c.broken = true
 	kind := violationChain
@@ -166,26 +186,41 @@ func (c *chainVerifier) findRoots(at uint64, value proof.Hash) {
 		case r.Sequence == at && r.Chain == value:
 			c.report.RootsFound++
 		case r.Sequence == at:
-			c.violate(violationRoot, r.Row, "message %d of the results stream has the chain %s, the root has %s: the log is another one since", at, value, r.Chain)
+			c.violate(violationRoot, r.Row,
+				"message %d of the results stream has the chain %s, the root has %s: the log "+
+					"is another one since",
+				at, value, r.Chain)
 		case c.at == 0 && c.facts.resultsGone:
-			c.report.cannot("partition %d: the root at %d of the results stream is in the part of the log that is gone", c.stats.Partition, r.Sequence)
+			c.report.cannot("partition %d: the root at %d of the results stream is in the part of the log "+
+				"that is gone",
+				c.stats.Partition, r.Sequence)
 		default:
-			c.violate(violationRoot, r.Row, "the root at %d of the results stream is not on the chain, which has message %d next: the log is another one since", r.Sequence, at)
+			c.violate(violationRoot, r.Row,
+				"the root at %d of the results stream is not on the chain, which has message "+
+					"%d next: the log is another one since",
+				r.Sequence, at)
 		}
 	}
 }
 
-// leadsTo checks that a result which is to be dropped has the chain that its record says.
+// leadsTo checks that a result whose record of dropping is written, and which is not purged
+// yet, has the chain that the record says. After the purge the record is all that is left.
 func (c *chainVerifier) leadsTo(at uint64, value proof.Hash) {
 	if r := c.facts.recorded; r != nil && r.Sequence == at && r.chain != value {
-		c.violate(violationChain, r.Row, "message %d of the results stream has the chain %s, and the record of dropped results says %s", at, value, r.chain)
+		c.violate(violationChain, r.Row,
+			"message %d of the results stream has the chain %s, and the record of dropped "+
+				"results says %s",
+			at, value, r.chain)
 	}
 }
 
 // finish reports the root of the partition, and the roots that the log does not reach.
 func (c *chainVerifier) finish() {
 	for _, r := range c.roots {
-		c.violate(violationRoot, r.Row, "the root at %d of the results stream is behind the end of the log, at %d: its end is gone", r.Sequence, c.facts.logEnd)
+		c.violate(violationRoot, r.Row,
+			"the root at %d of the results stream is behind the end of the log, at %d: its "+
+				"end is gone",
+			r.Sequence, c.facts.logEnd)
 	}
 	c.report.Erased += c.stats.Erased
 	if c.at > 0 && !c.broken && c.bare == 0 {
@@ -213,7 +248,10 @@ func (v *verification) rootsOf(partition int) (roots []*Root) {
 func (v *verification) missRoots() {
 	for i := range v.options.Roots {
 		if r := &v.options.Roots[i]; r.Partition < 0 || r.Partition >= len(v.parts) {
-			v.report.violate(violationRoot, r.Partition, r.Row, "the root at %d of the results stream is in no log: stream %s has none of this partition", r.Sequence, v.cfg.Result.Stream)
+			v.report.violate(violationRoot, r.Partition, r.Row,
+				"the root at %d of the results stream is in no log: stream %s has none of "+
+					"this partition",
+				r.Sequence, v.cfg.Result.Stream)
 		}
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// eventCopy is what is left of an event of an erased row: the copy at one place of the
-// audit stands for the event that was at another, earlier one.
+// eventCopy is what remains of an event of an erased row. An erasure first stores a copy
+// without the row's contents at the end of the audit, and then deletes the original. So the
+// copy at place 900 stands for the event that was at place 120.
 type eventCopy struct{ original, at uint64 }
 
 // readCopies reads the copies in the audit, by the places of their originals, and takes
@@ -115,7 +116,7 @@ func (v *verification) inOrder(ctx context.Context, r *stored.Reader) func() (*j
 			c := copies[0]
 			copies = copies[1:]
 			if next != nil && c.original == next.Sequence {
-				continue // it is not deleted yet
+				continue // the erasure was interrupted, and the original is still there
 			}
 			m, err := streams.MessageAt(ctx, v.js.Conn(), v.cfg.Audit.Stream, c.at)
 			if err != nil || m != nil {

@@ -40,8 +40,9 @@ type droppedResults struct {
 	At       time.Time `json:"at"`       // when
 }
 
-// readDropped reads which results were dropped, and takes them out of what the stream has
-// lost, as do those of other stages in it.
+// readDropped reads which results were dropped for their age, and subtracts them from the
+// stream's loss: they are explained. It does so for the other stages of the stream as well,
+// since the server counts what is gone for the whole stream only.
 func (v *verification) readDropped(ctx context.Context, bounds []logBound) error {
 	v.drops = drops{anchors: make(map[int]*anchor), recorded: make(map[int]*anchor)}
 	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: v.cfg.Result.Stream, Filters: []string{streams.DroppedSubject(v.cfg.Result.Subject, "*", "*")}})
@@ -64,7 +65,10 @@ func (v *verification) readDropped(ctx context.Context, bounds []logBound) error
 		}
 		if name, number := ofDropped(m.Subject); err != nil {
 			if name == v.cfg.Name {
-				v.report.violate(violationChain, number, 0, "message %d of the results stream, on %s, is no record of dropped results: %v", m.Sequence, m.Subject, err)
+				v.report.violate(violationChain, number, 0,
+					"message %d of the results stream, on %s, is no record of dropped "+
+						"results: %v",
+					m.Sequence, m.Subject, err)
 			}
 			continue
 		}
@@ -74,7 +78,11 @@ func (v *verification) readDropped(ctx context.Context, bounds []logBound) error
 	for subject, of := range records {
 		if name, number := ofDropped(subject); name == v.cfg.Name && (number < 0 || number >= len(bounds) || of[len(of)-1].Sequence >= bounds[number].at) {
 			last := of[len(of)-1] // an owner keeps the end of the log
-			v.report.violate(violationChain, number, last.Row, "the record of dropped results on %s is of message %d of the results stream, and the log does not go on behind it: its end is gone, or no owner has dropped them", subject, last.Sequence)
+			v.report.violate(violationChain, number, last.Row,
+				"the record of dropped results on %s is of message %d of the results stream, "+
+					"and the log does not go on behind it: its end is gone, or no owner has "+
+					"dropped them",
+				subject, last.Sequence)
 			continue
 		}
 		n, err := v.addDropped(ctx, subject, of)
@@ -175,12 +183,15 @@ func (v *partitionVerifier) beginAt(a *anchor) {
 	v.anchor, v.resultsGone, v.chain.on = a, true, true
 	v.stats.Dropped = &droppedResults{Results: a.Results, Row: a.Row, Sequence: a.Sequence, At: a.At}
 	if a.left > 0 {
-		v.report.note("partition %d: %d results up to row %d are still there, whose removal was interrupted: they were not checked", v.stats.Partition, a.left, a.Row)
+		v.report.note("partition %d: %d results up to row %d are still there, whose removal was "+
+			"interrupted: they were not checked",
+			v.stats.Partition, a.left, a.Row)
 	}
 }
 
-// firsts says where the logs and the records of dropped results begin: while results are
-// dropped, what is read at different times does not fit.
+// firsts says where the logs and the records of dropped results begin. [RunWith] compares
+// it before and after a check. If it has changed, an owner has dropped results meanwhile:
+// records that were read before the drop do not fit a log that was read after it.
 func (v *verification) firsts(ctx context.Context) (text string, err error) {
 	subjects := []string{streams.DroppedSubject(v.cfg.Result.Subject, v.cfg.Name, "*")}
 	for p := range v.cfg.Streams.Partitions {

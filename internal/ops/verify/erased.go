@@ -24,7 +24,7 @@ type stone struct {
 	chain   proof.Hash
 }
 
-// tombstones are those of one partition, sorted by place.
+// tombstones are the tombstones of one partition, sorted by place, one for each place.
 type tombstones []*stone
 
 // readStones reads the tombstones of all partitions, whose logs end at the bounds.
@@ -60,11 +60,15 @@ func (v *verification) readStones(ctx context.Context, bounds []logBound) error 
 			err = fmt.Errorf("it is of a %s, and only results are erased", t.Kind())
 		}
 		if err != nil {
-			v.report.violate(violationChain, number, 0, "message %d of the results stream, on %s: %v", m.Sequence, m.Subject, err)
+			v.report.violate(violationChain, number, 0,
+				"message %d of the results stream, on %s: %v", m.Sequence, m.Subject, err)
 			continue
 		}
 		if t.Sequence > bounds[number].at && m.Sequence <= v.resultsLoss.info.State.LastSeq { // an erasure leaves the end of the log
-			v.report.violate(violationChain, number, t.Row, "the tombstone of row %d is of message %d of the results stream, and the log ends at %d: its end is gone, or nobody has erased the row", t.Row, t.Sequence, bounds[number].at)
+			v.report.violate(violationChain, number, t.Row,
+				"the tombstone of row %d is of message %d of the results stream, and the log "+
+					"ends at %d: its end is gone, or nobody has erased the row",
+				t.Row, t.Sequence, bounds[number].at)
 			continue
 		}
 		v.stones[number] = append(v.stones[number], stoneOf(t))
@@ -155,7 +159,8 @@ func (stones tombstones) at(at uint64) *stone {
 }
 
 // removedFunc returns a function that asks once which messages are gone from the middle of
-// the results stream. Where that can't be told there are none.
+// the results stream. If the server does not answer, none count as removed, and a chain
+// that is broken by a deletion is reported as broken only.
 func (v *verification) removedFunc(ctx context.Context) func() []uint64 {
 	if v.resultsLoss.inside == 0 {
 		return nil

@@ -35,7 +35,7 @@ func (r *rowAudit) ofElements(f *rowFacts) (calls []callFacts, ok bool) {
 			of, found := r.ofElement(t.Owner, item)
 			ok = ok && found
 			for i := range of {
-				if of[i].term != f.term { // else it is there already
+				if of[i].term != f.term { // the calls of the row's own term are there already
 					calls = append(calls, of[i])
 				}
 			}
@@ -85,15 +85,25 @@ func (v *partitionVerifier) checkElements(h *verifiedRow, row *rowAudit) {
 	for i := range row.calls {
 		switch c := &row.calls[i]; {
 		case c.badID:
-			v.violate(violationItem, h.Seq, "row %d has a call for element %d, call %d of %s, with the state id of another one", h.Seq, c.item, c.index, c.term.owner)
+			v.violate(violationItem, h.Seq,
+				"row %d has a call for element %d, call %d of %s, with the state id of "+
+					"another one",
+				h.Seq, c.item, c.index, c.term.owner)
 		case c.term != h.term && !v.runs.sameArray(c.term.owner, h.term.owner): // one of the two terms fans out over another array, or over none
 		case c.item == wholeRow && c.term == h.term && !own: // the elements belong to a term with other settings
 		case c.item == wholeRow:
-			v.violate(violationItem, h.Seq, "row %d has calls for single elements, and one for the whole row, call %d of %s", h.Seq, c.index, c.term.owner)
+			v.violate(violationItem, h.Seq,
+				"row %d has calls for single elements, and one for the whole row, call %d of "+
+					"%s",
+				h.Seq, c.index, c.term.owner)
 		case h.items >= 0 && c.item >= h.items:
-			v.violate(violationItem, h.Seq, "row %d has a call for element %d, call %d of %s, and its array has %d", h.Seq, c.item, c.index, c.term.owner, h.items)
+			v.violate(violationItem, h.Seq,
+				"row %d has a call for element %d, call %d of %s, and its array has %d", h.Seq,
+				c.item, c.index, c.term.owner, h.items)
 		case c.success && c.term == h.term && paid[c.item]:
-			v.violate(violationPaidTwice, h.Seq, "row %d: %s was given two replies to element %d, each of which was paid for", h.Seq, c.term.owner, c.item)
+			v.violate(violationPaidTwice, h.Seq,
+				"row %d: %s was given two replies to element %d, each of which was paid for",
+				h.Seq, c.term.owner, c.item)
 		case c.success && c.term == h.term:
 			paid[c.item] = true
 		}

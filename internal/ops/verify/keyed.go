@@ -12,7 +12,9 @@ import (
 type logOrder struct {
 	streams.Order // never empty
 
-	key string // where a row's key is; empty means that the order is not by key, or the claim is gone
+	// key says where a row's key is. It is empty if the order is not by key, or if the
+	// claim is gone.
+	key string
 }
 
 func (o logOrder) String() string {
@@ -56,7 +58,7 @@ func orderOf(c *stored.Claim) (o logOrder, problem string) {
 type logMessage struct {
 	at    uint64 // its place in the results stream
 	row   uint64 // of the result
-	owner string // of the claim; empty means that it is a result
+	owner string // of the claim, or empty for a result
 	stored.Progress
 }
 
@@ -93,7 +95,8 @@ type progress struct {
 func (v *partitionVerifier) claimOrder(c *stored.Claim, first bool) {
 	o, problem := orderOf(c)
 	if problem != "" {
-		v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, %s", c.At, c.Owner, problem)
+		v.violate(violationClaim, c.Mark,
+			"the claim at %d of the results stream, of %s, %s", c.At, c.Owner, problem)
 	}
 	was := v.order
 	v.order = o
@@ -168,10 +171,14 @@ func (v *partitionVerifier) claimAhead(c *stored.Claim) error {
 	m := logMessage{at: c.At, owner: cmp.Or(c.Owner, "nobody"), Progress: c.Progress}
 	switch {
 	case !m.Named:
-		v.violate(violationLow, 0, "%v lacks %s, or has one that is no number: the order is %v", m, streams.HeaderLow, v.order)
+		v.violate(violationLow, 0,
+			"%v lacks %s, or has one that is no number: the order is %v", m, streams.HeaderLow,
+			v.order)
 		return nil
 	case m.Low != c.Mark:
-		v.violate(violationClaim, c.Mark, "%v names row %d as the low-water mark, and row %d in %s", m, c.Mark, m.Low, streams.HeaderLow)
+		v.violate(violationClaim, c.Mark,
+			"%v names row %d as the low-water mark, and row %d in %s", m, c.Mark, m.Low,
+			streams.HeaderLow)
 	}
 	err := v.checkAhead(m)
 	v.mark = v.ahead.low
@@ -187,7 +194,9 @@ func (v *partitionVerifier) readAhead(h *verifiedRow) error {
 	m := logMessage{at: h.At, row: h.Seq, Progress: h.Progress}
 	if h.Seq <= v.ahead.low {
 		h.late, h.inInput = true, v.missing.Remove(h.Seq)
-		v.violate(violationLow, h.Seq, "%v comes after message %d, by which every row up to row %d has its result (%s)", m, v.ahead.moved, v.ahead.low, streams.HeaderLow)
+		v.violate(violationLow, h.Seq,
+			"%v comes after message %d, by which every row up to row %d has its result (%s)", m,
+			v.ahead.moved, v.ahead.low, streams.HeaderLow)
 	} else {
 		v.resultAhead(h, m)
 	}
@@ -195,7 +204,9 @@ func (v *partitionVerifier) readAhead(h *verifiedRow) error {
 	if m.Named {
 		err = v.checkAhead(m)
 	} else {
-		v.violate(violationLow, h.Seq, "%v lacks %s, or has one that is no number: the order is %v", m, streams.HeaderLow, v.order)
+		v.violate(violationLow, h.Seq,
+			"%v lacks %s, or has one that is no number: the order is %v", m, streams.HeaderLow,
+			v.order)
 	}
 	v.mark = v.ahead.low
 	return err
@@ -218,15 +229,21 @@ func (v *partitionVerifier) resultAhead(h *verifiedRow, m logMessage) {
 	case h.erased: // its key is gone with it
 		return
 	case h.Key == nil:
-		v.violate(violationKey, h.Seq, "%v has no key (%s): the order is %v", m, streams.HeaderKey, v.order)
+		v.violate(violationKey, h.Seq,
+			"%v has no key (%s): the order is %v", m, streams.HeaderKey, v.order)
 		return
 	case known && want != *h.Key:
-		v.violate(violationKey, h.Seq, "%v has the key %q (%s): by %s it is %q", m, *h.Key, streams.HeaderKey, v.order.key, want)
+		v.violate(violationKey, h.Seq,
+			"%v has the key %q (%s): by %s it is %q", m, *h.Key, streams.HeaderKey, v.order.key,
+			want)
 	case row.key != 0 && row.key != key && !mayBeInvalid(h.ResultRow):
-		v.violate(violationKey, h.Seq, "%v has the key %q (%s): its row in the input has another one by %s", m, *h.Key, streams.HeaderKey, v.order.key)
+		v.violate(violationKey, h.Seq,
+			"%v has the key %q (%s): its row in the input has another one by %s", m, *h.Key,
+			streams.HeaderKey, v.order.key)
 	}
 	if latest > h.Seq {
-		v.violate(violationDisorder, h.Seq, "%v comes after that of row %d, a later row of the same key %q", m, latest, *h.Key)
+		v.violate(violationDisorder, h.Seq,
+			"%v comes after that of row %d, a later row of the same key %q", m, latest, *h.Key)
 	}
 }
 
@@ -262,12 +279,17 @@ func (v *partitionVerifier) checkAhead(m logMessage) error {
 		}
 	}
 	if m.Low < a.named {
-		v.violate(violationLow, m.Low, "%v names row %d as the low-water mark (%s), the message before it row %d: it never falls", m, m.Low, streams.HeaderLow, a.named)
+		v.violate(violationLow, m.Low,
+			"%v names row %d as the low-water mark (%s), the message before it row %d: it "+
+				"never falls",
+			m, m.Low, streams.HeaderLow, a.named)
 	}
 	a.named = m.Low
 	low := min(m.Low, max(v.last, a.low))
 	if low < m.Low {
-		v.violate(violationLow, m.Low, "%v names row %d as the low-water mark (%s), and no row above row %d has a result", m, m.Low, streams.HeaderLow, low)
+		v.violate(violationLow, m.Low,
+			"%v names row %d as the low-water mark (%s), and no row above row %d has a result", m,
+			m.Low, streams.HeaderLow, low)
 	}
 	missing := 0
 	if low > a.low {
@@ -277,7 +299,7 @@ func (v *partitionVerifier) checkAhead(m logMessage) error {
 			v.missing.Add(seq)
 		})
 	}
-	if m.Low == a.low { // else it counts other rows
+	if m.Low == a.low { // with another mark its numbers count other rows
 		v.checkCount(m, missing)
 		v.checkFrom(m)
 	}
@@ -315,9 +337,13 @@ func (v *partitionVerifier) checkFrom(m logMessage) {
 	switch first := v.ahead.first(); {
 	case m.Ahead == 0:
 	case m.From == 0:
-		v.violate(violationLow, 0, "%s and does not name the first of their places (%s)", m.counted(), streams.HeaderAheadFrom)
+		v.violate(violationLow, 0,
+			"%s and does not name the first of their places (%s)", m.counted(),
+			streams.HeaderAheadFrom)
 	case first > 0 && m.From > first:
-		v.violate(violationLow, 0, "%s, from %d of the results stream on (%s); it is from %d on", m.counted(), m.From, streams.HeaderAheadFrom, first)
+		v.violate(violationLow, 0,
+			"%s, from %d of the results stream on (%s); it is from %d on", m.counted(), m.From,
+			streams.HeaderAheadFrom, first)
 	}
 }
 
@@ -336,15 +362,22 @@ func (v *partitionVerifier) finishAhead() error {
 		switch later, overtaken := a.overtaken(r); {
 		case overtaken && lost > 0:
 			lost--
-			v.violate(violationLost, r.seq, "row %d has no result, and row %d of the same key has one; %s", r.seq, later, a.since.counted())
+			v.violate(violationLost, r.seq,
+				"row %d has no result, and row %d of the same key has one; %s", r.seq, later,
+				a.since.counted())
 			continue
 		case overtaken:
-			v.violate(violationDisorder, r.seq, "row %d has no result, and row %d has one, a later row of the same key", r.seq, later)
+			v.violate(violationDisorder, r.seq,
+				"row %d has no result, and row %d has one, a later row of the same key", r.seq,
+				later)
 		}
 		v.pendingAhead++
 	}
 	if lost > 0 {
-		v.violate(violationLost, 0, "%s; the results of %d of them are lost, which can't be named before the mark passes them", a.since.counted(), lost)
+		v.violate(violationLost, 0,
+			"%s; the results of %d of them are lost, which can't be named before the mark "+
+				"passes them",
+			a.since.counted(), lost)
 	}
 	return nil
 }

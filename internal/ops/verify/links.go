@@ -22,8 +22,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// bodies is what the check of a partition reads bodies for; the zero value: only headers
-// are read.
+// bodies says what the check of a partition reads bodies for. With the zero value only
+// headers are read.
 type bodies struct {
 	read bool
 	// linked says that each result is compared with the row that it names.
@@ -39,29 +39,31 @@ type bodies struct {
 	every bool
 }
 
-// Upstream is the stage whose results the rows of another are; the zero value: it is not
-// known, and they are the first of their chain. Its results are those in the logs of its
-// partitions.
+// Upstream is the stage whose results are the rows of the stage under check. Its results
+// are the messages in the logs of its partitions. The zero value means that the stage is
+// the first of its chain, or that the one before is not known.
 type Upstream struct {
 	Name, ResultSubject string
 	Partitions          int
 }
 
-// source is what a row shows to be compared with its result. It holds no part of the body.
+// source holds what a row has in common with its result. It keeps hashes and no part of
+// the body, since rows wait here for their results: at 10 kB a row, a window of 50,000
+// rows would take 500 MB.
 type source struct {
-	// hash covers the row's variables; empty means that the body is no row.
+	// hash covers the row's variables. It is empty if the body is no row.
 	hash   string
 	items  []elements // of the members of [bodies.arrays] that are arrays, or of every array
 	values uint64     // of all members but the row's error, see valuesOf
 	// kept is values without the members that a success replaces, for each of
-	// [bodies.fields]; nil means that there is no such member.
+	// [bodies.fields]. It is nil if the row has no member that a success replaces.
 	kept     []left
 	previews [2]uint64 // what an error without the row's members may quote of it
 	body     uint64
 	subject  uint64
 	failed   bool // it is an error of a stage
 
-	upstream                string // the stage whose result it is; empty means of none
+	upstream                string // the stage whose result it is, or empty
 	originStream, originSeq string // that its result must name
 	replaces                string // it is a copy of another row, see [streams.HeaderReplaces]
 	inLog                   bool   // it is in the log of the stage before, not beside it
@@ -81,7 +83,8 @@ func (l left) besides(parts partSet) uint64 {
 	return l[parts&have]
 }
 
-// partSet is a set of parts of a reply: bit i is that of partMembers[i].
+// partSet is a set of parts of a reply. Bit i stands for partMembers[i]: 0b101 has the
+// reasoning and the tool calls.
 type partSet uint8
 
 // elements describes an array of a row, or the replies to its elements.
@@ -92,13 +95,15 @@ type elements struct {
 
 // made is what a result shows of the row that it is made from.
 type made struct {
-	hash    string    // of the row's variables, in a success, or empty
-	items   *elements // of a success of a row that fans out
-	values  uint64    // of the row's members, but for errors
-	field   string    // that the reply of a success is in
-	parts   partSet   // the parts of the reply that are kept beside it
-	cut     bool      // it has none of the row's members
-	preview *uint64   // of the row, in an error without its members; nil means that there is no room for it either
+	hash   string    // of the row's variables, in a success, or empty
+	items  *elements // of a success of a row that fans out
+	values uint64    // of the row's members, but for errors
+	field  string    // that the reply of a success is in
+	parts  partSet   // the parts of the reply that are kept beside it
+	cut    bool      // it has none of the row's members
+	// preview is what an error without the row's members quotes of the row. It is nil if
+	// there was no room for that either.
+	preview *uint64
 	body    uint64
 	sha     string // SHA-256 of the body, in hexadecimal
 	broken  bool   // it is neither a success nor an error
@@ -139,13 +144,20 @@ func (b *bodies) sourceOf(in *stored.InputRow) *source {
 		}
 	}
 	s.values = valuesOf(in.Body, members)
-	if s.upstream == "" { // else a success has all of them, some by other names
+	// A success of a row from another stage keeps all members, some under other names.
+	if s.upstream == "" {
 		s.kept = b.keptOf(in.Body, members)
 	}
 	return s
 }
 
-// keptOf returns [source.kept] of a row of no stage.
+// keptOf returns [source.kept] of a row of no stage. Such a row may have members with the
+// names that a success uses, which the success then replaces. With the field "answer", the
+// row {"q":"…","answer":"old"} leaves {"q":"…"}, so the values of "q" alone must be found
+// again in the result.
+//
+// Which parts the success keeps beside the answer is not known yet, so there is one value
+// for each set of parts whose names the row has.
 func (b *bodies) keptOf(body []byte, members []jsonbytes.Member) (kept []left) {
 	replaced := false
 	for _, field := range b.fields {
@@ -202,7 +214,8 @@ func quoted(text []byte) uint64 {
 	return digest(bytes.ToValidUTF8(text[:end], nil))
 }
 
-// arraysOf returns the names of the members of a row that may have been fanned out over.
+// arraysOf returns the names of the members of a row that may have been fanned out over:
+// all its arrays, if the settings of some run are unknown.
 func (b *bodies) arraysOf(body []byte, members []jsonbytes.Member) (names []string) {
 	if !b.every {
 		return b.arrays
@@ -232,10 +245,13 @@ func valuesOf(body []byte, members []jsonbytes.Member) uint64 {
 	return h.Sum64()
 }
 
-func nameOf(body []byte, m *jsonbytes.Member) string { return jsonbytes.Text(body[m.Start:m.KeyEnd]) }
+func nameOf(body []byte, m *jsonbytes.Member) string {
+	return jsonbytes.Text(body[m.Start:m.KeyEnd])
+}
 
 // upstreamOf returns the stage whose result a row is, as its state id says in accord with
-// its other headers, or empty. Like keyOf it is written apart from what stages do.
+// its other headers, or empty. Like keyOf it shares no code with the stage: a bug in that
+// code would otherwise hide from the check.
 func upstreamOf(h nats.Header) string {
 	parts := strings.Split(h.Get(streams.HeaderStateID), "/")
 	if len(parts) != 4 || parts[0] == "" || parts[1] == "" || parts[1] != h.Get(streams.HeaderSourceStream) ||
@@ -395,8 +411,9 @@ func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
 	return ""
 }
 
-// keeps reports whether a success has the members of its row that it does not replace. Of
-// a field that no known run has had nobody knows which those are.
+// keeps reports whether a success has the members of its row that it does not replace. If
+// no known run has used the result's field, nobody knows which members those are, and the
+// success is taken on trust.
 func (b *bodies) keeps(s *source, m *made) bool {
 	i := slices.Index(b.fields, m.field)
 	switch {
@@ -419,13 +436,19 @@ func (v *partitionVerifier) checkItems(h *verifiedRow) {
 	}
 	have := h.made.items.n
 	if have < 0 {
-		v.violate(violationItem, h.Seq, "the result of row %d, at %d of the results stream, has not as many replies as hashes of elements", h.Seq, h.At)
+		v.violate(violationItem, h.Seq,
+			"the result of row %d, at %d of the results stream, has not as many replies as "+
+				"hashes of elements",
+			h.Seq, h.At)
 		return
 	}
 	h.items = have
 	if s := h.source; s != nil && len(s.items) > 0 && !slices.ContainsFunc(s.items, func(e elements) bool { return e.n == have }) {
 		h.items = s.items[0].n
-		v.violate(violationItem, h.Seq, "the result of row %d, at %d of the results stream, has replies to %d elements; its row has %d", h.Seq, h.At, have, h.items)
+		v.violate(violationItem, h.Seq,
+			"the result of row %d, at %d of the results stream, has replies to %d elements; "+
+				"its row has %d",
+			h.Seq, h.At, have, h.items)
 	}
 }
 
@@ -440,7 +463,10 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 	}
 	v.stats.Linked++
 	if what := v.differs(s, h.ResultRow, h.made); what != "" {
-		v.violate(violationLink, h.Seq, "the result at %d of the results stream is not made from row %d, which it names: it %s", h.At, h.Seq, what)
+		v.violate(violationLink, h.Seq,
+			"the result at %d of the results stream is not made from row %d, which it names: "+
+				"it %s",
+			h.At, h.Seq, what)
 	}
 	stream, seq := h.Header.Get(streams.HeaderOriginStream), h.Header.Get(streams.HeaderOriginSeq)
 	if stream != s.originStream || seq != s.originSeq {
@@ -464,7 +490,10 @@ func (v *partitionVerifier) checkLink(h *verifiedRow) error {
 // bodies must be equal byte by byte.
 func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
 	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.made != nil && h.source.body != h.made.body {
-		v.violate(violationLink, h.Seq, "row %d is an error that was passed on, and its result, at %d of the results stream, has another body", h.Seq, h.At)
+		v.violate(violationLink, h.Seq,
+			"row %d is an error that was passed on, and its result, at %d of the results "+
+				"stream, has another body",
+			h.Seq, h.At)
 	}
 }
 
@@ -486,7 +515,8 @@ func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
 	case first.upstream != v.upstream.Name || !first.inLog:
 		v.stats.foreign++
 	case first.body != s.body || first.failed != s.failed:
-		v.violate(violationLink, h.Seq, "row %d was published again for row %d, and has another body", h.Seq, place)
+		v.violate(violationLink, h.Seq,
+			"row %d was published again for row %d, and has another body", h.Seq, place)
 	case first.originStream != s.originStream || first.originSeq != s.originSeq:
 		v.violate(violationOrigin, h.Seq, "row %d was published again for row %d, and names %s as the first row of its chain; it is %s", h.Seq, place,
 			originText(s.originStream, s.originSeq), originText(first.originStream, first.originSeq))
@@ -511,7 +541,9 @@ func (v *partitionVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
 		return
 	}
 	if event.vars != want {
-		v.violate(violationLink, h.Seq, "the row event of row %d has the variables' hash %s, its %s %s", h.Seq, event.vars, of, cmp.Or(want, "none"))
+		v.violate(violationLink, h.Seq,
+			"the row event of row %d has the variables' hash %s, its %s %s", h.Seq, event.vars, of,
+			cmp.Or(want, "none"))
 	}
 }
 

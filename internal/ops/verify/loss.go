@@ -17,8 +17,8 @@ type streamLoss struct {
 	front   uint64                // messages that are gone from its beginning
 	inside  int                   // messages that are gone after its first one
 	oldest  time.Time             // when its first message was stored
-	gone    time.Time             // messages stored from then on are all there; zero means all are
-	expired time.Time             // messages stored a moment before then can have expired; zero means that none can
+	gone    time.Time             // messages stored from then on are all there; zero if all are
+	expired time.Time             // messages stored before then can have expired; zero if none can
 
 	// recreated is set when the stream is younger than the results that its messages were
 	// stored before: an earlier stream of its name was deleted, perhaps while a process
@@ -33,7 +33,8 @@ var forever = time.Unix(math.MaxInt32, 0)
 // no more than the next one needs.
 const fullPercent = 90
 
-// lossOf returns the loss of a stream; nil means that it no longer exists.
+// lossOf returns the loss of a stream, from its state. A nil state means that the stream no
+// longer exists.
 func lossOf(info *jetstream.StreamInfo) streamLoss {
 	if info == nil {
 		return streamLoss{gone: forever}
@@ -165,7 +166,9 @@ func (v *verification) explain() {
 		incomplete = incomplete || p.logEnd > 0 && !p.auditGone.IsZero()
 		without = without || p.stats.ByAudit > 0 || p.stats.Unknown > 0
 		if p.logEnd == 0 && r.any() {
-			v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are gone: %s", p.stats.Partition, r.info.Config.Name, r.cause())
+			v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are "+
+				"gone: %s",
+				p.stats.Partition, r.info.Config.Name, r.cause())
 		}
 		if p.purged && p.anchor == nil {
 			v.report.cannot("partition %d: the results begin in the middle, after row %d; earlier ones, of %d rows that the other streams still have, are gone from stream %s: %s",
@@ -177,7 +180,8 @@ func (v *verification) explain() {
 			r.info.Config.Name, r.inside, r.cause())
 	}
 	if in.any() && in.info != nil && without {
-		v.report.note("stream %s lacks %d messages at its beginning and %d after its first one: %s", in.info.Config.Name, in.front, in.inside, in.cause())
+		v.report.note("stream %s lacks %d messages at its beginning and %d after its first one: %s",
+			in.info.Config.Name, in.front, in.inside, in.cause())
 	}
 	a := &v.auditLoss
 	if a.info == nil || !incomplete {
@@ -188,9 +192,13 @@ func (v *verification) explain() {
 		v.report.cannot("stream %s lacks %d messages after its first one: %s", name, a.inside, a.cause())
 	case a.front == 0 && !a.recreated: // all that is missing was erased
 	case a.front == 0 && !a.canExpire():
-		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held is gone", name, a.info.Created.Format(time.RFC3339))
+		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held "+
+			"is gone",
+			name, a.info.Created.Format(time.RFC3339))
 	case a.recreated && !a.canExpire():
-		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held is gone, and so are its own first %d messages", name, a.info.Created.Format(time.RFC3339), a.front)
+		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held "+
+			"is gone, and so are its own first %d messages",
+			name, a.info.Created.Format(time.RFC3339), a.front)
 	case !a.canExpire() && a.info.State.Msgs == 0:
 		v.report.cannot("all %d messages of stream %s are gone: %s", a.front, name, a.cause())
 	case !a.canExpire():

@@ -46,7 +46,9 @@ func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
 		v.objects.name(r.Object)
 		r.Body, err = v.object(r.Object)
 		if objects.Lasts(err) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			v.violate(violationObject, r.Seq, "the result of row %d, at %d of the results stream, has no body: %v", r.Seq, r.At, err)
+			v.violate(violationObject, r.Seq,
+				"the result of row %d, at %d of the results stream, has no body: %v", r.Seq, r.At,
+				err)
 			return nil
 		}
 		if err != nil {
@@ -73,7 +75,8 @@ func (v *verification) findUnnamed(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			v.report.note("bucket %s: whether it has objects that no result names was not checked: %v", bucket, err)
+			v.report.note("bucket %s: whether it has objects that no result names was not checked: %v",
+				bucket, err)
 		}
 	}
 	return nil

@@ -24,7 +24,9 @@ func (v *partitionVerifier) read() error {
 	}
 	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, items: -1, erased: r.Header == nil && v.chain.stones.at(r.At) != nil}
 	v.chain.result(h)
-	h.erased = v.chain.stones.at(r.At) != nil // an erasure that was interrupted has removed some of what it would be compared with
+	// Even if the result is still there: an interrupted erasure has already removed some of
+	// the events that the result would be compared with.
+	h.erased = v.chain.stones.at(r.At) != nil
 	v.inferOrder(r)
 	v.count(r)
 	if problem := v.problemOf(r); problem != "" {
@@ -45,7 +47,8 @@ func (v *partitionVerifier) read() error {
 	}
 	switch {
 	case !v.seen.Add(r.Seq):
-		v.violate(violationDoubled, r.Seq, "row %d has another result at %d of the results stream", r.Seq, r.At)
+		v.violate(violationDoubled, r.Seq,
+			"row %d has another result at %d of the results stream", r.Seq, r.At)
 		return nil
 	case !v.order.ofStream():
 		if err := v.readAhead(h); err != nil {
@@ -53,7 +56,9 @@ func (v *partitionVerifier) read() error {
 		}
 	case r.Seq < v.last:
 		h.late, h.inInput = true, v.missing.Remove(r.Seq)
-		v.violate(violationDisorder, r.Seq, "the result of row %d, at %d of the results stream, comes after that of row %d", r.Seq, r.At, v.last)
+		v.violate(violationDisorder, r.Seq,
+			"the result of row %d, at %d of the results stream, comes after that of row %d", r.Seq,
+			r.At, v.last)
 	default:
 		v.last = r.Seq
 		if h.inInput, h.source, err = v.inputUpTo(r.Seq); err != nil {
@@ -83,13 +88,19 @@ func (v *partitionVerifier) count(r *stored.ResultRow) {
 // checkOwner compares the owner of a result with the last claim before it.
 func (v *partitionVerifier) checkOwner(r *stored.ResultRow) {
 	if v.owner != "" && r.Owner != v.owner {
-		v.violate(violationClaim, r.Seq, "the result of row %d is of %s, after the claim of %s: a fenced owner has appended it", r.Seq, r.Owner, v.owner)
+		v.violate(violationClaim, r.Seq,
+			"the result of row %d is of %s, after the claim of %s: a fenced owner has "+
+				"appended it",
+			r.Seq, r.Owner, v.owner)
 	}
 	switch begins := v.owner == "" && v.last == 0; {
 	case begins && v.resultsGone:
 		v.purged, v.base = true, r.Seq-1
 	case begins:
-		v.violate(violationClaim, r.Seq, "the log begins with the result of row %d, at %d of the results stream, without a claim before it", r.Seq, r.At)
+		v.violate(violationClaim, r.Seq,
+			"the log begins with the result of row %d, at %d of the results stream, without a "+
+				"claim before it",
+			r.Seq, r.At)
 	}
 }
 
@@ -103,14 +114,23 @@ func (v *partitionVerifier) checkReplacement(r *stored.ResultRow) {
 		place, err = strconv.ParseUint(r.Replaces, 10, 64)
 		switch {
 		case err != nil || place == 0:
-			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %q, which is no number of a row", r.Seq, r.At, r.Replaces)
+			v.violate(violationReplacement, r.Seq,
+				"the result of row %d, at %d of the results stream, takes the place of row "+
+					"%q, which is no number of a row",
+				r.Seq, r.At, r.Replaces)
 			return
 		case place <= v.base, v.ahead.purged > 0 && !v.seen.Has(place): // its own result is gone
 		case !v.seen.Has(place):
-			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %d, which has no result before it", r.Seq, r.At, place)
+			v.violate(violationReplacement, r.Seq,
+				"the result of row %d, at %d of the results stream, takes the place of row "+
+					"%d, which has no result before it",
+				r.Seq, r.At, place)
 			return
 		case !v.failed.Has(place):
-			v.violate(violationReplacement, r.Seq, "the result of row %d, at %d of the results stream, takes the place of row %d, which had not failed", r.Seq, r.At, place)
+			v.violate(violationReplacement, r.Seq,
+				"the result of row %d, at %d of the results stream, takes the place of row "+
+					"%d, which had not failed",
+				r.Seq, r.At, place)
 		}
 	}
 	if r.Status == auditlog.RowError {
@@ -183,7 +203,10 @@ func (v *partitionVerifier) claimsBefore(at uint64) error {
 				return err
 			}
 		} else if c.Mark != v.mark {
-			v.violate(violationClaim, c.Mark, "the claim at %d of the results stream, of %s, names row %d as the last before it; it was row %d", c.At, c.Owner, c.Mark, v.mark)
+			v.violate(violationClaim, c.Mark,
+				"the claim at %d of the results stream, of %s, names row %d as the last "+
+					"before it; it was row %d",
+				c.At, c.Owner, c.Mark, v.mark)
 		}
 		v.owner = c.Owner
 		v.nextClaim++

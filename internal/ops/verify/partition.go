@@ -15,8 +15,18 @@ import (
 )
 
 // partitionVerifier joins the streams of one partition: results and input row by row, and
-// the audit events as they come. What it holds is bounded by the stage's window, but for
-// sets of sequences (see [seqset.Set]).
+// the audit events as they come.
+//
+//	log      1  2  3  4 | 5    6  7  8        the head is result 5
+//	audit    events of 1 … 4, some of 5 and 7, and so on
+//	         finished     head  ahead
+//
+// The audit drives it. Each event goes to its row in the window. Once the events of the
+// head are complete, the head is checked and the next result is read. A head that lacks
+// events is given up when the window is full, since a stage never has so many rows open.
+//
+// What it holds is bounded by the stage's window, but for sets of sequences (see
+// [seqset.Set]). It belongs to the goroutine of [RunWith], as does all of the check.
 type partitionVerifier struct {
 	partitionSources
 	partitionFacts
@@ -40,9 +50,11 @@ type partitionVerifier struct {
 	epoch     int    // the input stream of the head, counted from 0; below epochs
 	purged    bool   // the log does not begin at its beginning: rows up to base are not expected to have a result
 	epochRows
-	order     logOrder        // at the head
-	changes   []string        // of the order
-	nextInput stored.InputRow // the first row of the input that is not compared; without a sequence: all are. The input is that of the last epoch
+	order   logOrder // at the head
+	changes []string // of the order
+	// nextInput is the first row of the input that is not compared yet. Its sequence is 0
+	// once all are. The input is the stream that the last claim names.
+	nextInput stored.InputRow
 
 	// The head is the result that is checked next: its place in the log is checked, its
 	// audit is not. All results before it are finished. It is nil before the first is
@@ -59,10 +71,10 @@ type partitionVerifier struct {
 // order, and ends with nil or 0.
 type partitionSources struct {
 	results func() (*stored.ResultRow, error)
-	// input returns the rows that are still there; nil where nothing is known about the
-	// rows.
+	// input returns the rows that are still there. The func itself is nil if nothing is
+	// known about the rows.
 	input func() (stored.InputRow, error)
-	rows  *stored.Reader // of input; nil if the input allows no second reader
+	rows  *stored.Reader // behind input, or nil if the input allows no second reader
 	// object reads the object that a result names in place of a body.
 	object func(*objects.Ref) ([]byte, error)
 	// original returns a row of the input, of any partition, or nil if the row is gone.
@@ -79,12 +91,14 @@ type partitionFacts struct {
 	bound        uint64 // rows above are pending
 	logEnd       uint64 // last message of the log, or 0
 	resultsGone  bool   // messages of the results stream were removed
-	// anchor is where the log goes on behind dropped results, and recorded where results
-	// end that are to be dropped; nil: there are none.
-	anchor, recorded *anchor
-	// Events stored before auditGone may be missing; zero means that none is. Those of
-	// results before auditExpired can have expired.
-	auditGone, auditExpired time.Time
+	// anchor is where the log goes on behind dropped results, or nil if none were dropped.
+	anchor *anchor
+	// recorded is the end of results whose drop is recorded and not purged yet, or nil.
+	recorded *anchor
+	// auditGone is until when events may be missing, or zero if none is.
+	auditGone time.Time
+	// auditExpired is until when results were stored whose events can have expired.
+	auditExpired time.Time
 	// auditGoneByItself is auditGone without what only a person can have removed. It is
 	// for results that name their row event: what was removed of theirs is missed.
 	auditGoneByItself time.Time
@@ -110,7 +124,8 @@ type epochRows struct {
 	pendingAhead uint64
 }
 
-// auditSlack is how far the clocks of stage and server may be apart.
+// auditSlack is how far the clocks of stage and server may be apart. Events carry the time
+// of the stage, and what a stream has lost is known by the time of the server.
 const auditSlack = time.Minute
 
 // verifiedRow is a result on its way through the check.
@@ -120,14 +135,15 @@ type verifiedRow struct {
 	term    *auditTerm // of its owner
 	late    bool       // it came after the result of a later row, so its events may have been dropped
 	inInput bool       // the input still has its row
-	// source is its row, made what it shows of that one; nil means that that is not
-	// known, or no bodies are read.
+	// source is its row as the input has it, and made is the row as the result shows it.
+	// Either is nil if it is not known or no bodies are read.
 	source *source
 	made   *made
-	// sha is the SHA-256 of its body, in hexadecimal; empty: the body was not read.
+	// sha is the SHA-256 of its body in hexadecimal, or empty if the body was not read.
 	sha   string
-	items int // elements of the array of its row; -1: unknown
-	// event is the name of its row event, see [proof.EventName]; empty: it names none.
+	items int // elements of the array of its row, or -1 if unknown
+	// event is the name of its row event (see [proof.EventName]), or empty if the result
+	// names none.
 	event  string
 	erased bool // its tombstone stands for it
 }
@@ -142,7 +158,7 @@ func (v *partitionVerifier) start() (err error) {
 		if i > 0 && !c.SameInput(v.claims[i-1]) {
 			epoch++
 		}
-		if v.terms[c.Owner] == nil { // else the owner claims once more, see claimAhead
+		if v.terms[c.Owner] == nil { // an owner may claim more than once, see claimAhead
 			v.terms[c.Owner] = &auditTerm{owner: c.Owner, epoch: epoch, since: c.Stored, number: len(v.terms)}
 		}
 	}
@@ -183,6 +199,7 @@ func (v *partitionVerifier) event(e *auditlog.Event, hash proof.Hash) error {
 	if !ahead && (key.epoch != v.epoch || v.seen.Has(key.seq)) {
 		return nil // of a term that ended before the row's result
 	}
+
 	row := v.window.add(key, ahead)
 	if !ahead {
 		v.skip(key)
@@ -272,7 +289,8 @@ func (v *partitionVerifier) finishHead() {
 	case event == nil && h.late:
 	case event == nil && v.countUnaudited(h, h.term.since, h.Stored):
 	case event == nil:
-		v.violate(violationNoRowEvent, h.Seq, "row %d has no row event of %s, the owner of its result", h.Seq, h.Owner)
+		v.violate(violationNoRowEvent, h.Seq,
+			"row %d has no row event of %s, the owner of its result", h.Seq, h.Owner)
 		v.countAudited(h)
 	default:
 		v.checkAudit(h, row, event)
@@ -324,19 +342,30 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 		h.term.since = later(h.term.since, event.queued.Add(-auditSlack))
 	}
 	if v.order.Order == streams.OrderKey && h.Key != nil && event.key != nil && streams.KeyHeader(*event.key) != *h.Key {
-		v.violate(violationRowEvent, h.Seq, "row %d has a result with key %q and a row event with key %q", h.Seq, *h.Key, *event.key)
+		v.violate(violationRowEvent, h.Seq,
+			"row %d has a result with key %q and a row event with key %q", h.Seq, *h.Key,
+			*event.key)
 	}
 	if event.status != h.Status {
-		v.violate(violationRowEvent, h.Seq, "row %d has a result with status %s and a row event with status %s", h.Seq, h.Status, event.status)
+		v.violate(violationRowEvent, h.Seq,
+			"row %d has a result with status %s and a row event with status %s", h.Seq, h.Status,
+			event.status)
 	}
 	if h.sha != "" && event.result != "" && event.result != h.sha {
-		v.violate(violationRowEvent, h.Seq, "row %d has another result than that of its row event: the SHA-256 of its body is %s, not %s", h.Seq, h.sha, event.result)
+		v.violate(violationRowEvent, h.Seq,
+			"row %d has another result than that of its row event: the SHA-256 of its body is "+
+				"%s, not %s",
+			h.Seq, h.sha, event.result)
 	}
 	if h.event != "" && proof.EventName(event.hash) != h.event {
-		v.violate(violationEvent, h.Seq, "row %d has another row event of %s than the one that its result names (%s): it was altered", h.Seq, h.Owner, proof.HeaderEvent)
+		v.violate(violationEvent, h.Seq,
+			"row %d has another row event of %s than the one that its result names (%s): it "+
+				"was altered",
+			h.Seq, h.Owner, proof.HeaderEvent)
 	}
 	v.checkVariables(h, event)
 	v.checkPassed(h, event)
+
 	calls, ok := row.chosen(event)
 	since, until := event.started.Add(-auditSlack), event.started
 	v.checkElements(h, row)
@@ -349,6 +378,7 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 	}
 	v.countAudited(h)
 	v.used += uint64(len(calls))
+
 	owners := event.term.owner
 	if len(event.earlier) > 0 {
 		owners += " and the earlier terms that it names"
@@ -364,11 +394,17 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 		v.violate(violationTokens, h.Seq, "row %d was answered %s, and no %d calls of a process add up to its row event: %s, %d capacity retries",
 			h.Seq, from, n, "tokens "+event.usage.Tokens(), event.capacity)
 	case len(calls) > n:
-		v.violate(violationCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls", h.Seq, len(calls), owners, n)
+		v.violate(violationCallEvent, h.Seq,
+			"row %d has %d call events of %s, its row event counts %d calls", h.Seq, len(calls),
+			owners, n)
 	case len(calls) < n:
-		v.violate(violationNoCallEvent, h.Seq, "row %d has %d call events of %s, its row event counts %d calls%s", h.Seq, len(calls), owners, n, holeText(calls, event.term))
+		v.violate(violationNoCallEvent, h.Seq,
+			"row %d has %d call events of %s, its row event counts %d calls%s", h.Seq, len(calls),
+			owners, n, holeText(calls, event.term))
 	case !ok:
-		v.violate(violationNoCallEvent, h.Seq, "row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner, holeText(calls, event.term))
+		v.violate(violationNoCallEvent, h.Seq,
+			"row %d has call events of %s that are not numbered from 0%s", h.Seq, event.term.owner,
+			holeText(calls, event.term))
 	default:
 		v.checkSums(h, event, calls)
 		v.checkCalls(h, row, event, calls)
@@ -379,7 +415,9 @@ func (v *partitionVerifier) checkAudit(h *verifiedRow, row *rowAudit, event *row
 func (v *partitionVerifier) checkSums(h *verifiedRow, event *rowFacts, calls []callFacts) {
 	capacity, usage := sumsOf(calls)
 	if capacity != event.capacity {
-		v.violate(violationRetries, h.Seq, "row %d has %d capacity retries in the call events, %d in the row event", h.Seq, capacity, event.capacity)
+		v.violate(violationRetries, h.Seq,
+			"row %d has %d capacity retries in the call events, %d in the row event", h.Seq,
+			capacity, event.capacity)
 	}
 	if d := compareUsage(usage, event.usage); d != nil {
 		v.violate(d.kind, h.Seq, "row %d: %s in the row event", h.Seq, d.text)

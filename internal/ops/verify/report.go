@@ -228,11 +228,15 @@ func (r *Report) WriteText(w io.Writer) {
 		terminal.PrintLine(w, "%s", b.text())
 	}
 	if r.Erased > 0 {
-		terminal.PrintLine(w, "erased: %d results, whose tombstones stand for them in the chain", r.Erased)
+		terminal.PrintLine(w,
+			"erased: %d results, whose tombstones stand for them in the chain", r.Erased)
 	}
 	for _, p := range r.Partitions {
 		if d := p.Dropped; d != nil {
-			terminal.PrintLine(w, "dropped: %d results up to row %d of partition %d, for their age; the chain goes on from there", d.Results, d.Row, p.Partition)
+			terminal.PrintLine(w,
+				"dropped: %d results up to row %d of partition %d, for their age; the chain "+
+					"goes on from there",
+				d.Results, d.Row, p.Partition)
 		}
 	}
 	for _, root := range r.Roots {
@@ -252,7 +256,9 @@ func (r *Report) WriteText(w io.Writer) {
 	r.Violations.write(w)
 	if r.Verdict == VerdictProven {
 		mark, order := r.proven()
-		terminal.PrintLine(w, "proven: every row up to the %s has exactly one result, %sand the audit adds up", mark, order)
+		terminal.PrintLine(w,
+			"proven: every row up to the %s has exactly one result, %sand the audit adds up", mark,
+			order)
 	}
 }
 

@@ -32,13 +32,13 @@ type runVerifier struct {
 type runRecord struct {
 	id string
 
-	settings map[string]string // at its start; nil means the audit no longer holds it
+	settings map[string]string // at its start, or nil if the audit no longer holds that event
 
 	// unclaimed is set when the process has answered rows in a term without a claim in
 	// the log.
 	unclaimed bool
 
-	began time.Time // zero: unknown
+	began time.Time // zero if unknown
 
 	// Of its end. Without a summary, because it was killed or is running, nothing is
 	// compared.
@@ -178,7 +178,7 @@ func (v *runVerifier) sameArray(a, b string) bool {
 		v.runs[processOf(a)].settings[array] != ""
 }
 
-// processOf is the run that a term belongs to; empty means the owner names none.
+// processOf is the run that a term belongs to, or empty if the owner names none.
 func processOf(owner string) string { return owner[:max(0, strings.LastIndexByte(owner, '.'))] }
 
 // finish compares the summaries with the streams, as far as the streams are complete.
@@ -191,10 +191,13 @@ func (v *runVerifier) finish(report *Report, partitions int, audit, results *str
 		}
 		switch {
 		case r.settings == nil && audit.removed():
-			report.cannot("run %s: its beginning is no longer in the audit and can't have expired; its summary was not compared", r.id)
+			report.cannot("run %s: its beginning is no longer in the audit and can't have expired; its "+
+				"summary was not compared",
+				r.id)
 			continue
 		case r.settings == nil && audit.any():
-			report.note("run %s: its beginning is no longer in the audit; its summary was not compared", r.id)
+			report.note("run %s: its beginning is no longer in the audit; its summary was not compared",
+				r.id)
 			continue
 		}
 		report.Audit.RunsChecked++
@@ -216,12 +219,14 @@ func (v *runVerifier) excuse(r *runRecord) {
 // check compares the summary of one run with the streams.
 func (r *runRecord) check(report *Report, partitions int, audit, results *streamLoss) {
 	violate := func(format string, args ...any) {
-		report.violate(violationRun, wholeStage, 0, "run %s: "+format, append([]any{r.id}, args...)...)
+		report.violate(violationRun, wholeStage, 0,
+			"run %s: "+format, append([]any{r.id}, args...)...)
 	}
 	differs := violate
 	if r.settings == nil { // its first event is missing, so it may not be the only one
 		differs = func(format string, args ...any) {
-			report.cannot("run %s: "+format+"; its start is not in the audit", append([]any{r.id}, args...)...)
+			report.cannot("run %s: "+format+"; its start is not in the audit",
+				append([]any{r.id}, args...)...)
 		}
 	}
 	s := r.summary
@@ -229,7 +234,9 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 	found := r.succeeded + r.failed + r.dropped
 	switch p, err := strconv.Atoi(r.settings["STAGE_PARTITIONS"]); {
 	case err == nil && p != partitions:
-		report.note("run %s: it served %d partitions and STAGE_PARTITIONS is %d, so its results were not compared", r.id, p, partitions)
+		report.note("run %s: it served %d partitions and STAGE_PARTITIONS is %d, so its results were "+
+			"not compared",
+			r.id, p, partitions)
 	case found < reported && results.any():
 		report.cannot("run %s: %d results are left, its summary says %d", r.id, found, reported)
 	case found < reported && r.ended.Before(results.info.Created): // that stream was another
@@ -238,7 +245,9 @@ func (r *runRecord) check(report *Report, partitions int, audit, results *stream
 		// The results stream was created again while the process ran. A term claims
 		// before it answers a row, so the claim was in the earlier stream, with the
 		// results of that term.
-		report.cannot("run %s: %d results are left, its summary says %d, some of which were in an earlier stream", r.id, found, reported)
+		report.cannot("run %s: %d results are left, its summary says %d, some of which were in an "+
+			"earlier stream",
+			r.id, found, reported)
 	case found < reported || found > reported+appendGroup*uint64(max(1, partitions)): //nolint:gosec // few
 		violate("%d results are stored, its summary says %d", found, reported)
 	case found == reported && r.dropped == 0 && (r.succeeded != s.RowsSucceeded || r.failed != s.RowsFailed):

@@ -1,5 +1,28 @@
 // Package verify proves from the streams alone that every row has exactly one result, in
 // order, and that the audit adds up.
+//
+// It trusts nothing that the stage says of itself. It reads three streams side by side, each
+// once, and compares what they say of each row:
+//
+//	input     row 7                      it exists, with these variables
+//	results   result of row 7            exactly one, behind the result of row 6
+//	audit     call events of row 7       numbered 0, 1, 2 … in each term
+//	          row event of row 7         the sum of these calls
+//
+// A contradiction is a violation, for example "call_event_missing" if the row event counts
+// three calls and the audit has two. What cannot be decided, because a stream has lost
+// messages for instance, is reported too, and then the verdict is not "proven":
+//
+//	report, err := verify.Run(ctx, js, cfg, os.Stderr)
+//	if err != nil {
+//		return err // the check could not be made
+//	}
+//	return report.Err() // nil if everything is proven
+//
+// Where to look: a [verification] opens the streams and hands each event of the audit to the
+// partitionVerifier of its row. window.go holds events until their result is read, order.go
+// and keyed.go follow the log, links.go compares rows with results, and audit.go adds up
+// calls.
 package verify
 
 import (
@@ -58,7 +81,7 @@ type verification struct {
 	copies       []eventCopy       // of erased events, by the places of these
 	cut          int               // events that are stored shorter than they were recorded
 	drops        drops             // of results that were too old
-	began        string            // where the logs began, see firsts; empty: there is nothing to check
+	began        string            // where the logs began (see firsts), or empty without any log
 
 	readers []*stored.Reader // to close at the end
 
@@ -69,7 +92,7 @@ type verification struct {
 // logBound is where the log of a partition ended when the check began. Later messages are
 // not checked.
 type logBound struct {
-	at uint64 // its last message; 0 means that there is no log
+	at uint64 // its last message, or 0 if there is no log
 	// chained says that this message has a chain.
 	chained bool
 	mark    uint64 // the row of its last result
@@ -97,7 +120,9 @@ type Options struct {
 	opened func() // tests change the streams then
 }
 
-// RunWith is [Run] with options.
+// RunWith is [Run] with options. If the verdict is not that all is proven, and the owner has
+// dropped old results while they were read, it reads everything again, since the parts
+// read before and after the drop contradict each other.
 func RunWith(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*Report, error) {
 	for attempt := 1; ; attempt++ {
 		v, err := checkOnce(ctx, js, cfg, o, progress)
@@ -118,7 +143,11 @@ const attempts = 3
 
 func checkOnce(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*verification, error) {
 	report := newReport(cfg.Name)
-	v := &verification{js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(), objects: &objectVerifier{named: make(map[string]map[uint64]bool)}, lane: newBatchVerifier(report)}
+	v := &verification{
+		js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(),
+		objects: &objectVerifier{named: make(map[string]map[uint64]bool)},
+		lane:    newBatchVerifier(report),
+	}
 	defer v.closeReaders()
 	if err := v.open(ctx); err != nil {
 		return nil, err
@@ -159,7 +188,9 @@ func (v *verification) conclude() {
 	for _, p := range v.parts {
 		used += p.used
 		if n := p.stats.foreign; n > 0 {
-			v.report.cannot("partition %d: %d results are made from rows that are in no log of stage %s, nor copies of its results: of another publisher, or of a result that is gone", p.stats.Partition, n, p.upstream.Name)
+			v.report.cannot("partition %d: %d results are made from rows that are in no log of stage %s, "+
+				"nor copies of its results: of another publisher, or of a result that is gone",
+				p.stats.Partition, n, p.upstream.Name)
 		}
 		v.report.Partitions = append(v.report.Partitions, p.stats)
 	}
@@ -194,10 +225,13 @@ func (v *verification) open(ctx context.Context) (err error) {
 	}
 	v.lane.resultsLost = v.resultsLoss.any()
 	if input == nil {
-		v.report.note("stream %s no longer exists: the results were checked against the audit alone", v.cfg.Input.Stream)
+		v.report.note("stream %s no longer exists: the results were checked against the audit alone",
+			v.cfg.Input.Stream)
 	}
 	if audit == nil {
-		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): calls, tokens and cost were not checked", v.cfg.Audit.Stream)
+		v.report.cannot("stream %s does not exist (STAGE_AUDIT_STREAM): calls, tokens and cost were not "+
+			"checked",
+			v.cfg.Audit.Stream)
 	}
 	for i, bound := range bounds {
 		if err := v.openPartition(ctx, i, bound); err != nil {
@@ -273,7 +307,8 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		}
 	}
 	if n > v.cfg.Streams.Partitions {
-		v.report.cannot("the stage has served %d partitions, STAGE_PARTITIONS is %d", n, v.cfg.Streams.Partitions)
+		v.report.cannot("the stage has served %d partitions, STAGE_PARTITIONS is %d", n,
+			v.cfg.Streams.Partitions)
 		return nil, nil
 	}
 	v.resultsLoss = lossOf(info)
@@ -293,7 +328,9 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 			return nil, err
 		}
 		if bounds[i].mark, err = strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64); err != nil {
-			v.report.violate(violationResult, i, 0, "message %d of stream %s has no %s header", m.Sequence, results, streams.HeaderSourceSeq)
+			v.report.violate(violationResult, i, 0,
+				"message %d of stream %s has no %s header", m.Sequence, results,
+				streams.HeaderSourceSeq)
 		}
 	}
 	if !slices.ContainsFunc(bounds, func(b logBound) bool { return b.at > 0 }) {
@@ -322,7 +359,10 @@ func (v *verification) checkSubjects(ctx context.Context, partition int) error {
 	}
 	for _, subject := range slices.Sorted(maps.Keys(info.State.Subjects)) {
 		if subject != stored.LogSubject(v.cfg, partition, "rows") && subject != streams.ClaimSubject(v.cfg.Result.Subject, v.cfg.Name, partition) {
-			v.report.violate(violationChain, partition, 0, "the results stream has %d messages on %s, which are neither results nor claims: the stage does not store such", info.State.Subjects[subject], subject)
+			v.report.violate(violationChain, partition, 0,
+				"the results stream has %d messages on %s, which are neither results nor "+
+					"claims: the stage does not store such",
+				info.State.Subjects[subject], subject)
 		}
 	}
 	return nil
@@ -416,14 +456,17 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	input, number := v.inputLoss.info, p.stats.Partition
 	for _, c := range p.claims {
 		if c.Version > claimVersionKnown {
-			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has written: run the verify of that version", number, c.At, c.Version)
+			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has "+
+				"written: run the verify of that version",
+				number, c.At, c.Version)
 		}
 	}
 	if n := len(p.claims); n > 0 {
 		switch last := p.claims[n-1]; {
 		case last.Input != p.stream:
 			p.stream = last.Input
-			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number, last.Input, v.cfg.Input.Stream)
+			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number,
+				last.Input, v.cfg.Input.Stream)
 			return nil
 		case input != nil && !last.Created.Equal(input.Created):
 			v.report.note("partition %d: stream %s was re-created after the last claim and has other rows: the results were checked against the audit alone",
@@ -520,19 +563,24 @@ func (v *verification) readAudit(next func() (*jetstream.RawStreamMsg, error), b
 		}
 	}
 	if later > 0 {
-		v.report.cannot("%d audit events were written by a newer version of the stage: run the verify of that version", later)
+		v.report.cannot("%d audit events were written by a newer version of the stage: run the verify of "+
+			"that version",
+			later)
 	}
 	if v.cut > 0 {
-		v.report.note("%d events of stream %s are stored shorter than they were recorded, as the server's max_payload was lowered: what is left of them is taken on trust", v.cut, v.cfg.Audit.Stream)
+		v.report.note("%d events of stream %s are stored shorter than they were recorded, as the "+
+			"server's max_payload was lowered: what is left of them is taken on trust",
+			v.cut, v.cfg.Audit.Stream)
 	}
 	if foreign > 0 {
-		v.report.note("%d messages of stream %s are not audit events and were skipped", foreign, v.cfg.Audit.Stream)
+		v.report.note("%d messages of stream %s are not audit events and were skipped", foreign,
+			v.cfg.Audit.Stream)
 	}
 	return nil
 }
 
-// recorded returns the hash of an event as it was recorded: one that was cut, or whose row
-// was erased, is stored with it.
+// recorded returns the hash of an event as it was recorded. An event that was cut to fit
+// into the stream, or whose row was erased, is stored together with its original hash.
 func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) proof.Hash {
 	if len(m.Header[streams.HeaderErased]) > 0 {
 		if r := e.Row; r != nil && r.Source != auditlog.SourceDedupe && r.Partition >= 0 && int(r.Partition) < len(v.parts) {
@@ -544,7 +592,7 @@ func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) pr
 		if !erased {
 			v.cut++
 		}
-		hash, _ := proof.ParseHash(whole) // a wrong one is that of no event
+		hash, _ := proof.ParseHash(whole) // a wrong text gives the hash of no event
 		return hash
 	}
 	if e.Row == nil && e.Call == nil {
@@ -570,15 +618,16 @@ func (v *verification) hasTombstone(e *auditlog.Event) bool {
 	return slices.ContainsFunc(rows, func(row uint64) bool { return v.entombed[e.Partition][row] })
 }
 
-// truncated reports whether an event says that parts of it were left out. The hash that it
-// carries of what was recorded stands for no other, or it would cover any change.
+// truncated reports whether an event says that parts of it were left out. Only such an
+// event may stand by a hash that it carries itself. Otherwise somebody could alter any
+// event and store the old hash beside it.
 func truncated(e *auditlog.Event) bool {
 	return e.Call != nil && e.Call.Truncated || e.Row != nil && e.Row.Truncated
 }
 
 // event hands an event, and its hash, to its run and its partition.
 func (v *verification) event(e *auditlog.Event, hash proof.Hash) error {
-	var p *partitionVerifier // nil: it is about no row
+	var p *partitionVerifier // stays nil if the event is about no row
 	if e.Partition >= 0 && int(e.Partition) < len(v.parts) {
 		p = v.parts[e.Partition]
 	}

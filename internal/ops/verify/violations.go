@@ -10,10 +10,14 @@ import (
 )
 
 // violationKind is one thing that verify checks. It names the violation in the report;
-// docs/verify.md lists what each means. A new check is a kind, its line in checks of
-// the tests, and a call of violate where the streams show it: on a result alone or among
-// the others in order.go and chained.go, against its row in links.go, against its audit in partition.go
-// and items.go, on a whole run in runs.go, on a batch in batches.go.
+// docs/verify.md lists what each means. A new check is a kind, its line in checks of the
+// tests, and a call of violate where the streams show it:
+//
+//   - on a result alone or among the others: order.go and chained.go
+//   - against its row: links.go
+//   - against its audit: partition.go and items.go
+//   - on a whole run: runs.go
+//   - on a batch: batches.go
 type violationKind string
 
 const (
@@ -56,7 +60,7 @@ const wholeStage = -1
 // violation is one contradiction between the streams.
 type violation struct {
 	Kind      violationKind `json:"kind"`
-	Partition int           `json:"partition"`          // wholeStage: it is about a run
+	Partition int           `json:"partition"`          // wholeStage if it is about a run
 	Sequence  uint64        `json:"sequence,omitempty"` // 0 means that it is about no single row
 	Text      string        `json:"text"`
 }

@@ -2,8 +2,13 @@ package verify
 
 import "slices"
 
-// auditWindow holds the events of rows whose result is not checked yet. A row is in one
-// of two places at most.
+// auditWindow holds the events of rows whose result is not checked yet. A row is in ahead
+// or in passed or in neither, never in both:
+//
+//	first event ──► ahead ──► its result is checked, and the row is dropped
+//	                  │
+//	                  └─ a later result is checked first ──► passed ──► its result comes late,
+//	                                                    or limit further rows were passed by
 type auditWindow struct {
 	// ahead has the row of the next result and those whose results may come after it;
 	// order has their keys, sorted, and some of rows that have left. Events come almost
