@@ -133,7 +133,7 @@ type forNode struct {
 	line      int
 	target    *target
 	items     expr
-	test      expr // nil: none
+	test      expr // or nil if there is none
 	nodes     []node
 	otherwise []node
 }

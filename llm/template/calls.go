@@ -72,7 +72,9 @@ func (p *parser) invoke(kind string, name *token, table map[string]value.Callabl
 	return p.call(kind, name.text, table, of, p.arguments(name.line))
 }
 
-// call returns the call of name in table on of.
+// call returns the call of name in table on of. It checks the arguments here, while the
+// template is compiled, so that a misspelt one fails at start-up and not at the first row
+// whose branch has it.
 func (p *parser) call(kind, name string, table map[string]value.Callable, of expr, a arguments) expr {
 	f, ok := table[name]
 	if !ok {
@@ -99,7 +101,9 @@ func (p *parser) call(kind, name string, table map[string]value.Callable, of exp
 	return x
 }
 
-// take puts the arguments of x in the order of params.
+// take puts the arguments of x in the order of params. With the params "length end?", the
+// calls truncate(9), truncate(length=9) and truncate(9, '…') all give two arguments, and
+// the first two have [value.Missing] as the second.
 func (p *parser) take(x *callExpr, params []string, a arguments) {
 	if len(a.positional) > len(params) {
 		p.failf(a.line, "%s: %d arguments, at most %d are allowed", x.name, len(a.positional), len(params))
@@ -161,6 +165,8 @@ func (p *parser) filters(of expr) expr {
 	return of
 }
 
+// oneFilter reads a filter and its arguments. Those that evaluate something else than
+// their arguments in turn, such as default, are not in the table of filters.
 func (p *parser) oneFilter(of expr) expr {
 	name := p.expectName("the name of a filter")
 	a := p.arguments(name.line)
@@ -198,7 +204,8 @@ func (p *parser) eachFilter(name string, of expr, a arguments) expr {
 	kind, table, attribute := "test", value.Tests, ""
 	if name == "map" {
 		if _, ok := a.named["attribute"]; ok {
-			return p.call("filter", name, map[string]value.Callable{name: value.EachAttribute}, of, a)
+			each := map[string]value.Callable{name: value.EachAttribute}
+			return p.call("filter", name, each, of, a)
 		}
 		kind, table = "filter", value.Filters
 	}
@@ -206,7 +213,8 @@ func (p *parser) eachFilter(name string, of expr, a arguments) expr {
 		attribute = p.first(&a, name)
 	}
 	if len(a.positional) == 0 && name != "map" {
-		return p.call("filter", name, map[string]value.Callable{name: value.Each(name, attribute, value.Callable{Op: value.Truth})}, of, a)
+		each := value.Each(name, attribute, value.Callable{Op: value.Truth})
+		return p.call("filter", name, map[string]value.Callable{name: each}, of, a)
 	}
 	inner := p.first(&a, name)
 	if f, ok := table[inner]; ok {
@@ -236,6 +244,8 @@ func (p *parser) test(of expr) expr {
 	return x
 }
 
+// testArguments reads the arguments of a test. "x is divisibleby 3" needs no brackets, but
+// in "x is defined and y" the word behind the test must not be taken for its argument.
 func (p *parser) testArguments(name *token) arguments {
 	t := p.present()
 	switch {

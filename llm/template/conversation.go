@@ -123,7 +123,10 @@ func (c *conversationParser) item(n *yaml.Node) node {
 	}
 	message := &messageNode{line: n.Line, role: c.role(m["role"])}
 	message.parts, message.list = c.content(m["content"])
-	if role, ok := plainText(message.role); ok && role != "" && role != string(llm.RoleUser) && slices.ContainsFunc(message.parts, func(p partNode) bool { return p.kind != "" }) {
+	isMedia := func(p partNode) bool { return p.kind != "" }
+	role, plain := plainText(message.role)
+	if plain && role != "" && role != string(llm.RoleUser) &&
+		slices.ContainsFunc(message.parts, isMedia) {
 		c.failfAt(m["content"], "media of role %s: only a message of the user can have any", role)
 	}
 	if m["if"] == nil {
@@ -167,6 +170,7 @@ func byName(n *yaml.Node) map[string]*yaml.Node {
 	return found
 }
 
+// resolved follows an alias: "*labels" is read as the node that "&labels" marks.
 func resolved(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -192,7 +196,8 @@ func (c *conversationParser) loop(head, body *yaml.Node) node {
 	return n
 }
 
-// expressionOf has read read the text of a node as the inside of a tag.
+// expressionOf calls read with the text of a node as the inside of a tag. The parser of
+// tags reads up to "%}", so that is appended: "row.text" is read as "row.text %}".
 func (c *conversationParser) expressionOf(n *yaml.Node, read func()) {
 	const end = "%}"
 	if !c.scan(n, n.Value+" "+end) {
@@ -289,7 +294,7 @@ func (c *conversationParser) compiled(n *yaml.Node) (nodes []node) {
 	before := maps.Clone(c.known)
 	nodes, _ = c.body(nil)
 	c.scanned(n)
-	c.known = before // what it sets is not known in other strings
+	c.known = before // a name that this string sets is not known in the others
 	return nodes
 }
 
@@ -345,7 +350,7 @@ type messageNode struct {
 // partNode is one part of a message.
 type partNode struct {
 	line  int
-	kind  llm.MediaKind // empty: it is a text
+	kind  llm.MediaKind // empty for a text
 	nodes []node        // of the text, or of the source
 	extra []node        // of the name of a file, or the detail of an image
 }
@@ -355,7 +360,8 @@ type span struct{ from, to int }
 
 func (s span) empty() bool { return s.from == s.to }
 
-// partSpans is a part before its texts are cut out of the output.
+// partSpans is a part before its texts are cut out of the output. All messages are written
+// into one output, so that its bound holds for the conversation as a whole.
 type partSpans struct {
 	kind        llm.MediaKind
 	text, extra span
@@ -454,6 +460,8 @@ func plainText(nodes []node) (string, bool) {
 	return text.text, true
 }
 
+// renderRole returns the message's role. A role with a tag is rendered beside the output,
+// since it is no part of the text that the model receives.
 func (n *messageNode) renderRole(r *rendering) (llm.Role, error) {
 	if text, ok := plainText(n.role); ok {
 		return llm.ParseRole(text)

@@ -14,8 +14,10 @@ type rendering struct {
 	value.Run
 	row       row.Variables
 	variables []variable // the variables of inner blocks come after those outside
-	innermost []int      // by name: the visible one's position in variables, from 1; 0 means not set
-	block     int        // the index of the innermost block's first variable
+	// innermost has, by the number of a name, the position in variables of the visible one,
+	// counted from 1, or 0 if the name is not set.
+	innermost []int
+	block     int // the index of the innermost block's first variable
 	out       *strings.Builder
 	maxOut    int
 	held      string // the text of a block, to which its filters apply

@@ -36,7 +36,9 @@ type part struct {
 	line   int     // where it begins
 }
 
-// scanner splits a template into parts.
+// scanner splits a template into parts. "Hi {{ row.name -}}  !" has three: the text "Hi ",
+// an outputPart with the tokens row . name, and the text "!", from which the "-" of the tag
+// has removed the spaces.
 type scanner struct {
 	text string // the template, with \n for newlines
 	pos  int
@@ -160,6 +162,7 @@ func (s *scanner) tag() part {
 	return p
 }
 
+// comment skips {# … #}. It returns an empty part, which [scanner.next] passes over.
 func (s *scanner) comment() part {
 	body, _, closed := strings.Cut(s.text[s.pos+2:], "#}")
 	if !closed {

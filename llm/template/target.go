@@ -15,7 +15,7 @@ type target struct {
 	number int    // of the name
 	member string // of the namespace name, or empty
 	line   int
-	parts  []*target // nil: a name or member
+	parts  []*target // or nil for a name or a member
 }
 
 // target reads a target, or several separated by commas. If members, they may be members

@@ -1,8 +1,21 @@
 // Package template renders the prompt of a row from a Jinja template, in bounded time and
 // memory.
 //
+//	t, err := template.Parse([]byte("Label this: {{ row.text | truncate(500) }}"), o)
+//	prompt, err := t.Render(r) // "Label this: The printer is on fire"
+//
 // A template sees the row and a [Lookup], and reaches nothing else: no file, no Go value,
 // no method of one.
+//
+// It is compiled once and rendered for each row:
+//
+//	scan.go     text and tags                   "Label this: ", {{ row.text … }}
+//	tokens.go   the words of a tag              row . text | truncate ( 500 )
+//	blocks.go, expressions.go, calls.go         a tree of nodes and expressions
+//	render.go, eval.go                          the tree for one row, within its budget
+//
+// The budget ([Options].MaxWork) replaces a deadline. A rendering that costs 64 Mi units
+// fails on every machine and every time, where a deadline would fail on a busy one only.
 package template
 
 import (
@@ -31,7 +44,7 @@ type Options struct {
 	Source string
 	// Name is what errors call a template that was given inline. Default "the template".
 	Name string
-	// Lookup is what the template sees as lookup. Nil: it sees none.
+	// Lookup is what the template sees as lookup. With nil the name is not defined.
 	Lookup *Lookup
 	// Item says that the template also sees item and loop: an element of an array of the
 	// row and its place there. It is rendered by [Template.RenderItem], any other by
@@ -132,9 +145,11 @@ func (t *Template) RenderItem(items *row.Items, index int) (prompt string, err e
 // run renders the template for a row, or for one of its items unless these are nil. The
 // messages are pieces of the text.
 func (t *Template) run(row *row.Row, items *row.Items, index int) (text string, messages []messageSpans, err error) {
-	r := &rendering{Run: value.NewRun(t.maxWork), row: row.Variables(), innermost: make([]int, t.names), maxOut: t.maxOutput}
 	var out strings.Builder
-	r.out = &out
+	r := &rendering{
+		Run: value.NewRun(t.maxWork), row: row.Variables(), out: &out,
+		innermost: make([]int, t.names), maxOut: t.maxOutput,
+	}
 	defer func() {
 		// A row that triggers a bug of ours fails, instead of ending the process each
 		// time it is delivered.
@@ -145,6 +160,7 @@ func (t *Template) run(row *row.Row, items *row.Items, index int) (text string, 
 			text, messages, err = "", nil, t.renderingFailed(err)
 		}
 	}()
+
 	r.set(rowNumber, &r.row)
 	if t.lookup != nil {
 		r.set(lookupNumber, t.lookup.value)
@@ -153,6 +169,7 @@ func (t *Template) run(row *row.Row, items *row.Items, index int) (text string, 
 		r.set(itemNumber, items.Value(index))
 		r.set(loopNumber, &value.Loop{Length: items.Len(), Index: index})
 	}
+
 	r.open()
 	err = renderAll(r, t.nodes)
 	return out.String(), r.messages, err
@@ -183,5 +200,7 @@ func (t *Template) located(err error) error {
 	if hint != "" {
 		hint = "; " + hint
 	}
-	return errors.New(err.Error() + " (" + place + ")" + hint) // drops the values that err refers to
+	// A new error, since err may refer to values of the row, which would stay in memory
+	// for as long as the error does.
+	return errors.New(err.Error() + " (" + place + ")" + hint)
 }

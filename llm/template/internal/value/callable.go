@@ -12,21 +12,24 @@ type Operation func(r *Run, v any, args []any) (any, error)
 // Callable is a filter, test, function or method.
 type Callable struct {
 	Op Operation
-	// Params are the names of the arguments. Those that may be left out end in "?".
+	// Params are the names of the arguments, separated by spaces. Those that may be left
+	// out end in "?", as in "length end?". Op gets [Missing] for one that is left out.
 	Params string
-	// Named: takes a mapping or a list of pairs, or [Missing], and any named arguments,
-	// as names and values in turn.
+	// Named says that Op takes a mapping or a list of pairs, or [Missing], followed by any
+	// named arguments, as names and values in turn.
 	Named bool
-	// Free: takes any arguments, which freeArgs splits.
+	// Free says that Op takes any arguments, which freeArgs splits.
 	Free bool
-	// Undefined: Op gets [Missing] for an attribute that does not exist.
+	// Undefined says that Op gets [Missing] for an attribute that does not exist. Without
+	// it the rendering fails there.
 	Undefined bool
 }
 
 // Missing stands in for an argument that is left out.
 type Missing struct{}
 
-// freeArgs splits the arguments of a [Callable] that is Free.
+// freeArgs splits the arguments of a [Callable] that is Free: the positional ones, and at
+// the end a mapping of the named ones.
 func freeArgs(args []any) (positional []any, named map[string]any) {
 	last := len(args) - 1
 	named, _ = args[last].(map[string]any)
@@ -55,6 +58,8 @@ func typed(params string, op Operation) Callable {
 	}}
 }
 
+// checkType fails if the argument at index i is not of the type "int" or "str". true and
+// false count as integers, as in Python.
 func checkType(want string, i int, arg any) error {
 	_, isText := arg.(string)
 	switch name := typeName(arg); {
@@ -110,7 +115,8 @@ func onText(each int, op textOperation) Operation {
 	}
 }
 
-// mapped is an operation that turns text into a result of about the same length.
+// mapped is an operation that turns text into a result of about the same length. It pays 4
+// units per byte, for reading the text and for writing the result.
 func mapped[T any](f func(string) T) Operation {
 	return onText(4, func(_ *Run, s string, _ []any) (any, error) { return f(s), nil })
 }

@@ -12,13 +12,13 @@ import (
 // formatSpec is how one value is formatted, by the rules of Python.
 type formatSpec struct {
 	fill      rune
-	align     byte // '<', '>', '^', '=' (after the sign), or 0: the default of the type
-	sign      byte // '+', ' ', or '-' and 0: only negative numbers have one
+	align     byte // '<', '>', '^', '=' (after the sign), or 0 for the default of the type
+	sign      byte // '+' or ' ' for positive numbers, or '-' or 0 for none there
 	alternate bool // "#"
 	group     byte // between thousands, or 0
 	width     int
 	precision int  // -1: none
-	verb      byte // 0: the default of the type
+	verb      byte // or 0 for the default of the type
 }
 
 // text writes a string.

@@ -27,13 +27,15 @@ var Comparisons = map[string]Operation{
 	"in":     opIn,
 	"not in": opNotIn,
 	"==":     opEqual,
-	"!=":     func(r *Run, v any, a []any) (any, error) { ok, err := r.equal(v, a[0], 0); return !ok, err },
+	"!=":     opNotEqual,
 	"<":      ordering(func(c int) bool { return c < 0 }),
 	"<=":     ordering(func(c int) bool { return c <= 0 }),
 	">":      ordering(func(c int) bool { return c > 0 }),
 	">=":     ordering(func(c int) bool { return c >= 0 }),
 }
 
+// opAdd joins two strings or two sequences of one kind, and adds numbers. As in Python, a
+// list and a tuple cannot be joined.
 func opAdd(r *Run, v any, args []any) (any, error) {
 	if a, ok := v.(string); ok {
 		if b, ok := args[0].(string); ok {
@@ -49,6 +51,8 @@ func opAdd(r *Run, v any, args []any) (any, error) {
 	return addNumbers(r, v, args)
 }
 
+// opMultiply repeats a string or a sequence, in either order ("ab" * 2 and 2 * "ab" are
+// "abab"), and multiplies numbers.
 func opMultiply(r *Run, v any, args []any) (any, error) {
 	a, b := v, args[0]
 	if _, ok := number(a); ok {
@@ -89,6 +93,11 @@ func opConcat(r *Run, v any, args []any) (any, error) {
 }
 
 func opEqual(r *Run, v any, args []any) (any, error) { return r.equal(v, args[0], 0) }
+
+func opNotEqual(r *Run, v any, args []any) (any, error) {
+	same, err := r.equal(v, args[0], 0)
+	return !same, err
+}
 
 // equal compares by value, as Python does: 1, 1.0 and true are equal.
 func (r *Run) equal(a, b any, depth int) (bool, error) {

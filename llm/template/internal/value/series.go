@@ -67,7 +67,7 @@ func bothSequences(v, w any) (a, b []any, ok bool) {
 	return a, b, ok && alsoOK && kindOf(v) == kindOf(w)
 }
 
-// likeSequence returns items as a tuple if v is one, else as a list.
+// likeSequence returns items as a tuple if v is one, and as a list otherwise.
 func likeSequence(v any, items []any) any {
 	if kindOf(v) == kindTuple {
 		return tuple(items...)

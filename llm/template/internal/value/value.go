@@ -3,8 +3,18 @@
 //
 // A value is nil, bool, int64, float64, string, []any, map[string]any, a series for
 // sequences that are not lists, or [json.Number] for integers beyond int64. None is ever
-// modified. Templates also use [*Namespace], [*Loop] and [Blank]. Every operation pays
-// for its time and memory from the budget of its [Run] before it uses them.
+// modified. Templates also use [*Namespace], [*Loop] and [Blank].
+//
+// Every operation pays for its time and memory from the budget of its [Run] before it uses
+// them. "'ab' * 1000000000" asks for 2 GB, fails at that, and has allocated nothing:
+//
+//	if err := r.SpendTimes(n, len(a)); err != nil {
+//		return nil, err
+//	}
+//	return strings.Repeat(a, n), nil
+//
+// The results follow Python where Jinja's do, since a template that was tested in Python
+// must render the same prompt here.
 package value
 
 import (
@@ -33,6 +43,8 @@ type lazyMembers interface {
 // maxValueDepth bounds the nesting of values that are printed or compared. Rows nest less.
 const maxValueDepth = 20_000
 
+// typeName is the name of a value's type as errors have it, and as the methods of a type
+// are found by.
 func typeName(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -170,7 +182,7 @@ func (r *Run) pairsOf(v any) ([]any, error) {
 	return items, err
 }
 
-// mapKey returns v as the key of a mapping. Keys are strings: 1 finds "1".
+// mapKey returns v as the key of a mapping. Keys are strings, as in JSON, so 1 finds "1".
 func mapKey(v any) (string, bool) {
 	switch v := v.(type) {
 	case string:
@@ -292,7 +304,7 @@ func (u *Undefined) Hint() string {
 
 // Loop is the progress of a loop. Templates see it as loop.
 type Loop struct {
-	Items  []any // nil: only their number is known
+	Items  []any // nil if only their number is known
 	Length int
 	Index  int
 	seen   []any // the arguments of the last call of loop.changed
