@@ -132,7 +132,7 @@ func (e *Executor) answerError(j *job, err error, r *result, source string) {
 	event := e.event(j, r, source)
 	event.Reason, event.Errors = string(failure.Reason), withCause(j.errors, failure)
 	reply := consumer.Reply{Body: e.prompt.errorBody(j.parsed, j.row, failure, j.errors), Failed: true, Event: event}
-	if source != "" { // else nothing was paid for it
+	if source != "" { // without a source nothing was paid for it
 		reply.RequestHash, reply.Form = j.key, e.prompt.errorForm(j.row, failure.Reason)
 	}
 	e.answer(j, &reply)

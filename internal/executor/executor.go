@@ -81,10 +81,10 @@ type Executor struct {
 	found   int           // rows of the last take whose replies were stored
 	inHand  atomic.Bool   // rows are on their way from the queue to the pool
 	paused  atomic.Bool   // the pool is: it refuses prompts at once
-	flights *flights      // nil: every row makes its own call
+	flights *flights      // or nil, and then every row makes its own call
 	steps   steps         // what takes long beside calls
 
-	gathering *gathering // nil: each row makes a call of its own
+	gathering *gathering // or nil, and then no call serves several rows
 	media     *mediaDesk
 	described described // jobs whose media have been looked up
 

@@ -40,7 +40,7 @@ type fan struct {
 
 // element is what is known of one element of a fan.
 type element struct {
-	answer  *row.Answer // nil: it has failed, or is not answered
+	answer  *row.Answer // or nil if it has failed or is not answered yet
 	failure *row.ItemFailure
 	event   auditlog.Row // of its reply
 	usage   auditlog.UsageSum

@@ -18,7 +18,7 @@ const (
 // call. Jobs that come while it is in flight follow: they wait for its answer. Nil: every
 // job makes its own call. Safe for concurrent use.
 type flights struct {
-	memory time.Duration // how long an answer serves later jobs too; 0 means not at all
+	memory time.Duration // how long an answer serves later jobs too, or 0 if it does not
 
 	mu       sync.Mutex
 	byKey    map[string]*flight
@@ -31,7 +31,7 @@ type flights struct {
 
 // flight is one request. Either it has an answer, or followers may wait for one.
 type flight struct {
-	leader    *job    // makes the call; nil once there is an answer
+	leader    *job    // makes the call, and is nil once there is an answer
 	answer    *answer // once the call has succeeded
 	at        time.Time
 	followers []*job
@@ -148,7 +148,7 @@ func (f *flights) finish(key string) []*job {
 func (f *flights) forget() {
 	for len(f.remembered) > rememberedMax || f.bytes > rememberedBytesMax {
 		oldest := f.remembered[0]
-		f.remembered[0] = remembered{} // else the slice would hold on to it
+		f.remembered[0] = remembered{} // or the array behind the slice would keep it alive
 		f.remembered = f.remembered[1:]
 		f.bytes -= oldest.answer.bytes()
 		if f.byKey[oldest.key] == oldest.flight { // and not a later one that began when this was too old

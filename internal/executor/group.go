@@ -56,7 +56,7 @@ type group struct {
 // handed over together.
 type groupKey struct {
 	partition int
-	model     string // that the rows name; empty means the target's own
+	model     string // that the rows name, or empty for the target's own
 	extra     string // members that the rows add to the request
 }
 

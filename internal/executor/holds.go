@@ -104,7 +104,7 @@ func (s *steps) leave(place int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := &s.at[place]
-	clear(at.jobs) // else it would hold on to rows long emitted
+	clear(at.jobs) // or its array would keep rows alive that were emitted long ago
 	at.jobs = at.jobs[:0]
 	s.free = append(s.free, place)
 }

@@ -51,7 +51,7 @@ const laneRowsAtOnce = 64
 // laneWish is what a row's headers and the configuration say of its lane.
 type laneWish struct {
 	batch    bool
-	deadline time.Time // zero: none
+	deadline time.Time // or zero if there is none
 }
 
 // readWish reads the headers. Its error is an [*llm.Error] of an invalid row.

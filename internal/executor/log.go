@@ -28,7 +28,7 @@ func rowAttrs(row *consumer.Row, more ...any) []any {
 	return append([]any{slog.Int("partition", row.Partition), slog.Uint64("sequence", row.Seq)}, more...)
 }
 
-// jobAttrs returns those of a job: the row's, and which element of it the job is for.
+// jobAttrs returns the log attributes of a job: the row's, and the element it is for.
 func jobAttrs(j *job, more ...any) []any {
 	if j.fan != nil {
 		more = append([]any{slog.Int("item", j.index)}, more...)

@@ -69,7 +69,8 @@ func newMediaDesk(e *Executor) *mediaDesk {
 	return &mediaDesk{e: e, room: semaphore.NewWeighted(bytes), bytes: bytes, jobs: make(map[*job]*lookUp)}
 }
 
-// described are jobs whose media have been looked up, until whoever began that takes them.
+// described are jobs whose media have been looked up. They wait here for the goroutine that
+// began the look-up.
 type described struct {
 	mu   sync.Mutex
 	jobs []*job

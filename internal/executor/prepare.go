@@ -21,10 +21,10 @@ import (
 
 // job is a row between the queue and its answer. One goroutine at a time works on it.
 type job struct {
-	prompt *prompt // not nil: the job is a prompt, and has nothing else
-	group  *group  // not nil: the job is the call of several others, and has nothing else
+	prompt *prompt // set if the job is a prompt, and then the rest is not
+	group  *group  // set if the job is the call of several others, and then the rest is not
 	row    *consumer.Row
-	fan    *fan // nil: the job is for the whole row
+	fan    *fan // or nil if the job is for the whole row
 	index  int  // of the element of fan
 	// skipped is set when the last attempt made no call.
 	skipped bool
@@ -32,10 +32,12 @@ type job struct {
 	found   *answer // stored for an equal request; looked at once, by share
 
 	// Set by render and the same from then on.
-	parsed *row.Row // that the job's own result is made of, an empty one for an element; nil means that the body is no row
-	vars   string   // hash of the template's variables
-	model  string   // that the row names; empty means the target's own
-	key    string   // hash of the request to the first target
+	// parsed is what the job's own result is made of: the row, or an empty row for an
+	// element. It is nil if the body is no row.
+	parsed *row.Row
+	vars   string // hash of the template's variables
+	model  string // that the row names, or empty for the target's own
+	key    string // hash of the request to the first target
 
 	// The request as it is sent next: prepared holds the bytes of request for target.
 	// Both are dropped by done.
@@ -55,7 +57,7 @@ type job struct {
 type spent struct {
 	// Of the starts before this one; those of this start are counted by the pool.
 	attempts, capacityRetries int
-	started                   time.Time // zero: there was no attempt
+	started                   time.Time // or zero if there was no attempt
 	calls                     int       // recorded in this term
 	hash                      callsHash // of all calls, those of this start included
 

@@ -31,7 +31,7 @@ type Prompt struct {
 	Media media.Reader
 
 	question question
-	schema   *schema.Schema // nil: any text
+	schema   *schema.Schema // or nil if any text is accepted
 	embeds   bool           // the reply is a vector
 	format   *row.Format
 	foreach  config.ForeachConfig
@@ -60,7 +60,7 @@ func LoadPrompt(cfg *config.Config) (*Prompt, error) {
 	return p, nil
 }
 
-// moreRoom is what else can be done about results that are too large than to ask for
+// moreRoom is the hint for results that are too large, besides the advice to ask for
 // shorter replies. The embedded server takes messages as large as a row may be, so there
 // is nothing.
 func moreRoom(cfg *config.Config) string {
@@ -111,7 +111,7 @@ func named(variable string, err error) error {
 	return &variableError{variable, err}
 }
 
-// loadSchema reads the response schema; path empty: there is none.
+// loadSchema reads the response schema. Without a path there is none, and it returns nil.
 func (p *Prompt) loadSchema(path string) error {
 	if path == "" {
 		return nil

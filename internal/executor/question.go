@@ -95,7 +95,7 @@ func (q *question) loadSystem(cfg *config.PromptConfig, o template.Options) (err
 	return named(variable, err)
 }
 
-// ofRow reports whether rows bring along what is asked.
+// ofRow reports whether each row brings its own question, in place of a template's.
 func (q *question) ofRow() bool { return q.messagesField != "" || q.requestField != "" }
 
 // ask puts into a request what is asked about a row, or about the element at an index of

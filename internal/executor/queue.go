@@ -16,9 +16,9 @@ const rowsPerPrompt = 3
 // entry is what waits in a queue: a row, the elements of a row, or a prompt.
 type entry struct {
 	row    *consumer.Row
-	fan    *fan    // not nil: the elements of the row that have not begun
+	fan    *fan    // set for a row that fans out: its elements that have not begun
 	index  int     // of the element, once it is taken
-	prompt *prompt // not nil: there is no row
+	prompt *prompt // set for a prompt, and then there is no row
 }
 
 // rowQueue is the one queue before the pool, which takes what comes out of it in that
@@ -35,7 +35,7 @@ type rowQueue struct {
 	mu      sync.Mutex
 	lines   map[int]*rowLine // by partition; one stays when it is empty
 	turns   []*rowLine       // those with rows, in the order of their turns
-	turn    int              // index in turns of the next one; 0 if there is none
+	turn    int              // index in turns of the next one, or 0 if there is none
 	prompts []*prompt        // in the order in which they came
 	rows    int              // taken since the last prompt, at most rowsPerPrompt
 	taken   []entry          // by the last take
@@ -92,7 +92,7 @@ func (q *rowQueue) removePrompts(match func(*prompt) bool) (removed []*prompt) {
 func (q *rowQueue) take(most int, mayBegin func(*consumer.Row) bool) []entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	clear(q.taken) // else the queue would hold on to rows long emitted
+	clear(q.taken) // or its array would keep rows alive that were emitted long ago
 	q.taken = q.taken[:0]
 	for len(q.taken) < most {
 		w, ok := q.next(mayBegin)

@@ -143,7 +143,7 @@ func (s *replyStore) get(ctx context.Context, key string) *answer {
 	return &a
 }
 
-// last returns what is stored on a subject, or nil.
+// last returns the last message stored on a subject, or nil if there is none.
 func (s *replyStore) last(ctx context.Context, subject string) (*jetstream.RawStreamMsg, error) {
 	nc := s.client().Conn()
 	if s.stream.CachedInfo().Config.AllowDirect {

@@ -126,7 +126,7 @@ const (
 	phaseSealed    phase = iota // its intent is on its way to the stream
 	phaseRecorded               // to be uploaded
 	phaseUploaded               // to be created
-	phaseLooking                // whether it exists is to be found out
+	phaseLooking                // it may or may not exist at the provider: the lane looks
 	phaseFound                  // the record of its id is on its way to the stream
 	phaseRunning                // the provider works on it
 	phaseOver                   // to be read

@@ -62,7 +62,7 @@ type book struct {
 	onLost   func(failed *entry, now time.Time)
 }
 
-// entry is a record that is to be stored.
+// entry is a record that waits to be stored.
 type entry struct {
 	record *Record
 	id     string

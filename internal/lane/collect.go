@@ -172,7 +172,7 @@ func (c *collector) recordUnused(b *batch, line batchapi.Line) {
 	c.cfg.Unused(&Unused{Seq: seq, Owner: c.of.Owner, BatchID: b.id, Model: b.model, Line: line}, stored)
 }
 
-// line takes one line of the results, and answers whether it is to be recorded as unused.
+// line takes one line of the results, and reports whether it must be recorded as unused.
 func (c *collector) line(r lineRead) { r.pass.unused <- c.takeLine(r) }
 
 // takeLine finds the row of a line. A row takes one line of a pass, and one in all.

@@ -213,7 +213,7 @@ type Errand struct {
 	// Live has the row called live.
 	Live bool
 	// Line is the row's answer, and Key the beginning of the hash of the request that it
-	// answers, see [Errand.Answers]; nil with Live.
+	// answers, see [Errand.Answers]. It is nil with Live.
 	Line *batchapi.Line
 	Key  string
 	// BatchID is the provider's id of the batch, Token ours.

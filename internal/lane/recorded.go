@@ -34,7 +34,7 @@ type Batch struct {
 	FirstRow  uint64    `json:"first_row"` // sequences in the input stream
 	LastRow   uint64    `json:"last_row"`
 	Bytes     int64     `json:"bytes"`
-	Tokens    int64     `json:"estimated_tokens"` // 0: unknown
+	Tokens    int64     `json:"estimated_tokens"` // or 0 if unknown
 	CostUSD   float64   `json:"estimated_cost_usd"`
 	Since     time.Time `json:"since"` // its intent was recorded
 	AgeS      float64   `json:"age_seconds"`

@@ -118,7 +118,7 @@ func (k *keeper) whyPaused() string {
 
 // whyRefused returns why rows that gather, or wait to, can't be submitted yet: the
 // provider's queue had no room for the last batch of their model. That batch may be over,
-// so that nothing else shows it. It is "" where no row waits for that.
+// so that no other field shows it. It is "" if no row waits for that.
 func (k *keeper) whyRefused(now time.Time) (why string, retry time.Time) {
 	models := k.intake.models()
 	for model := range k.intake.gathers {

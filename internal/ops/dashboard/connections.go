@@ -50,7 +50,7 @@ func (b *connBound) note(c net.Conn, state http.ConnState) {
 	}
 	switch state {
 	case http.StateNew, http.StateIdle:
-		if _, ok := b.open[c]; ok { // else it was dropped just now
+		if _, ok := b.open[c]; ok { // it may have been dropped just now
 			b.idle = append(b.idle, c)
 		}
 	case http.StateClosed, http.StateHijacked:

@@ -77,7 +77,7 @@ func (l *Live) ask(ctx context.Context) {
 		l.mu.Lock()
 		watching := len(l.watchers) > 0
 		l.mu.Unlock()
-		var next <-chan time.Time // nil: when somebody watches
+		var next <-chan time.Time // stays nil, and so never fires, while nobody watches
 		if watching {
 			w := l.whole(ctx)
 			if ctx.Err() != nil { // it is not all of it

@@ -30,7 +30,7 @@ type partitionLog struct {
 	earlier map[string]bool
 	low     uint64 // every row up to it has its result
 	end     uint64 // last message
-	key     string // where a row's key is; empty where results are not in order by key
+	key     string // where a row's key is, or empty if results are not in order by key
 
 	tombstones map[uint64]*proof.Tombstone // of the present input, by row
 	replaces   map[uint64]uint64           // by row: the row whose place it takes

@@ -72,7 +72,7 @@ type Batch struct{ Provider, Model, ID string }
 type erasure struct {
 	partition int
 	row       uint64
-	at        uint64      // place of its result; 0 where that is gone already
+	at        uint64      // place of its result, or 0 if that is gone already
 	header    nats.Header // of the result
 	tombstone *proof.Tombstone
 	found     []found

@@ -37,7 +37,7 @@ type PlaceCount struct {
 	Stream   string `json:"stream"`
 	Messages int    `json:"messages"` // or objects, or batches
 	Rows     int    `json:"rows"`
-	// Stays says why nothing of it is removed; empty: all is.
+	// Stays says why nothing of it is removed. It is empty if all is.
 	Stays string `json:"stays,omitempty"`
 }
 

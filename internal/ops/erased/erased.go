@@ -1,6 +1,6 @@
 // Package erased reads the tombstones that `stage erase` has left of rows.
 //
-//	t, err := erased.Of(ctx, js, cfg, 7) // nil: row 7 was not erased
+//	t, err := erased.Of(ctx, js, cfg, 7) // t is nil if row 7 was not erased
 package erased
 
 import (

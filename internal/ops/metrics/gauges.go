@@ -168,7 +168,7 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 // has reports whether any hold matches.
 func has(l hold.List, match func(*hold.Hold) bool) bool { return l.First(match) != nil }
 
-// oneIf returns 1 for true, else 0.
+// oneIf returns 1 for true and 0 for false, as gauges have flags.
 func oneIf(b bool) float64 {
 	if b {
 		return 1

@@ -46,7 +46,9 @@ func (m *Metrics) series(c *auditlog.Call, target, failure string) *callSeries {
 		for i, kind := range tokenTypes {
 			s.tokens[i] = sync.OnceValue(func() prometheus.Counter { return m.tokens.WithLabelValues(provider, model, kind) })
 		}
-		return s, provider == key.provider && model == key.model // else the number of keys is unbounded
+		// Other keys are not kept, or a row that names its own model each time would make
+		// the number of series unbounded.
+		return s, provider == key.provider && model == key.model
 	})
 }
 

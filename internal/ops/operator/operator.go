@@ -20,7 +20,7 @@ import (
 // Wish is what somebody asks for.
 type Wish struct {
 	Verb      control.Verb `json:"verb"`
-	Partition *int         `json:"partition"` // nil: all that a replica has
+	Partition *int         `json:"partition"` // or nil for all that a replica has
 	// Replica is the run id of one, the begin of it, or its host; empty means all, but
 	// for a drain without a partition.
 	Replica string     `json:"replica"`
@@ -36,7 +36,7 @@ type Outcome struct {
 	Failed  bool   `json:"failed"` // it may not have been done
 }
 
-// check returns what is wrong with a wish, whatever the stage is like.
+// check returns the error of a wish that no stage could carry out.
 func (w *Wish) check() error {
 	switch {
 	case !slices.Contains(control.Verbs, w.Verb):

@@ -61,7 +61,7 @@ func ParseTombstone(body []byte) (*Tombstone, error) {
 	return t, nil
 }
 
-// Record is that of the erased message.
+// Record returns the record of the erased message, which the chain goes on from.
 func (t *Tombstone) Record() Record { return Record{Head: HashOf([]byte(t.Head)), Content: t.Content} }
 
 // Follows reports whether the erased message followed one with this value of the chain.

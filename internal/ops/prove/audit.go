@@ -27,7 +27,7 @@ const clockSkew = 5 * time.Second
 type call struct {
 	*auditlog.Call
 
-	item  int // wholeRow: it is for no single element
+	item  int // the element that it is for, or wholeRow
 	event proof.Event
 	hash  proof.Hash
 }
@@ -57,7 +57,7 @@ func (p *prover) audit(ctx context.Context) error {
 	return nil
 }
 
-// events reads the events that were stored so long before the result; 0: all.
+// events reads the events that were stored so long before the result, or all for 0.
 func (p *prover) events(ctx context.Context, back time.Duration) (row *auditlog.Row, calls []call, err error) {
 	f := p.file
 	name := p.message.Header.Get(proof.HeaderEvent)

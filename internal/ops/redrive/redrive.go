@@ -307,7 +307,7 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	return nil
 }
 
-// original returns the new row of a failed result; nil means that it can't be redriven,
+// original returns the new row of a failed result, or nil if it can't be redriven,
 // which is counted.
 func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
 	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)

@@ -66,7 +66,7 @@ type Replica struct {
 // Owned is a partition, as its owner sees it.
 type Owned struct {
 	Partition
-	Replica string   `json:"replica"` // empty: nobody owns it
+	Replica string   `json:"replica"` // or empty if nobody owns it
 	Host    string   `json:"host"`
 	Vacant  bool     `json:"vacant"` // nobody owns it, and it has no row: it is idle
 	Rivals  []string `json:"rivals"` // replicas that say they own it, and have an older claim

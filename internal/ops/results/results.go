@@ -98,7 +98,8 @@ func (p *Printer) Follow(ctx context.Context, js jetstream.JetStream, waiting fu
 		if err := p.out.Flush(); err != nil {
 			return err
 		}
-		if !p.options.Recreated { // else begin finds out: a server that stops denies its streams, too
+		// With Recreated, begin finds out: a server that stops denies its streams, too.
+		if !p.options.Recreated {
 			p.restart()
 		}
 		if !waits {

@@ -14,7 +14,7 @@ import (
 // selection says which of the results that were stored when the printer began are
 // printed. All later ones are printed as they come.
 type selection struct {
-	from uint64 // the first result; 0 means the first there is
+	from uint64 // the first result, or 0 for the first one stored
 	// replaced has the last result of each row whose first one was replaced, by the row:
 	// as many as were repaired.
 	replaced map[uint64]uint64

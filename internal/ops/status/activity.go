@@ -88,23 +88,25 @@ type Notice struct {
 // recentCall is one call. Row, Request and Response are empty unless
 // STAGE_DASHBOARD_PAYLOADS is set.
 type recentCall struct {
-	ID         string    `json:"id"`
-	Time       time.Time `json:"time"`
-	Sequence   uint64    `json:"sequence"`
-	Item       *int      `json:"item,omitempty"` // of the row, from 0, where each element is a call
-	Rows       int       `json:"rows,omitempty"` // that the call served, Sequence and Item the first of them; 0: that one alone
-	Call       int       `json:"call"`           // of the row, from 1, also where it is for an element
-	Provider   string    `json:"provider"`
-	Model      string    `json:"model"`
-	Status     string    `json:"status"`
-	StatusCode int       `json:"status_code"`
-	ErrorClass string    `json:"error_class"`
-	LatencyMS  float64   `json:"latency_ms"`
-	DelayMS    float64   `json:"dispatch_delay_ms"`
-	Tokens     *int64    `json:"total_tokens"`
-	Row        string    `json:"row,omitempty"`
-	Request    string    `json:"request,omitempty"`
-	Response   string    `json:"response,omitempty"`
+	ID       string    `json:"id"`
+	Time     time.Time `json:"time"`
+	Sequence uint64    `json:"sequence"`
+	Item     *int      `json:"item,omitempty"` // of the row, from 0, where each element is a call
+	// Rows is how many rows the call served, if more than one. Sequence and Item then name
+	// the first.
+	Rows       int     `json:"rows,omitempty"`
+	Call       int     `json:"call"` // of the row, from 1, also where it is for an element
+	Provider   string  `json:"provider"`
+	Model      string  `json:"model"`
+	Status     string  `json:"status"`
+	StatusCode int     `json:"status_code"`
+	ErrorClass string  `json:"error_class"`
+	LatencyMS  float64 `json:"latency_ms"`
+	DelayMS    float64 `json:"dispatch_delay_ms"`
+	Tokens     *int64  `json:"total_tokens"`
+	Row        string  `json:"row,omitempty"`
+	Request    string  `json:"request,omitempty"`
+	Response   string  `json:"response,omitempty"`
 }
 
 // NewActivity returns an activity without any events; payloads keeps contents

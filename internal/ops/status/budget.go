@@ -28,8 +28,10 @@ type Budget struct {
 	Mode     BudgetMode
 	Members  int     // processes that share it, this one included
 	Share    float64 // of the whole, at most 1
-	Rate     float64 // calls per second of the whole; alone, of this process, 0: its own throttle does not limit it
-	Leader   string  // run id of the process that leads; empty while alone
+	// Rate is in calls per second, of the whole. Without others it is the rate of this
+	// process, or 0 if its own throttle does not limit it.
+	Rate   float64
+	Leader string // run id of the process that leads, or empty without others
 }
 
 // BudgetReport is a [Budget] as JSON.

@@ -88,7 +88,7 @@ func (w *Watch) reason(s *Sight) bool {
 	switch {
 	case s.Held:
 		return true
-	case !s.Mine && (s.Pinned || !s.Asked): // the rows are those of another replica, which watches over them
+	case !s.Mine && (s.Pinned || !s.Asked): // another replica has the rows and watches over them
 		return true
 	case s.Open == s.Answered: // none is taken, or all are answered: no provider has a part in it
 		return s.Parked > 0
@@ -100,7 +100,7 @@ func (w *Watch) reason(s *Sight) bool {
 	return false
 }
 
-// text says what is seen.
+// text describes the sight in a sentence for the report.
 func (w *Watch) text(s *Sight) string {
 	result := "no result since this process started"
 	if !w.moved.IsZero() {

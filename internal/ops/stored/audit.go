@@ -22,7 +22,7 @@ type AuditMessage struct {
 	Original uint64
 	Header   nats.Header
 	Raw      []byte
-	Event    *auditlog.Event // nil: it is no event of this version
+	Event    *auditlog.Event // or nil if it is no event of this version
 }
 
 // AuditSubject is where the events of the stage of one kind are, in all partitions.

@@ -80,7 +80,7 @@ func ProgressOf(h nats.Header) (p Progress) {
 
 // InputRow is a row of the input.
 type InputRow struct {
-	Seq     uint64 // 0: there is no further row
+	Seq     uint64 // or 0 if there is no further row
 	Subject string
 	Header  nats.Header
 	Body    []byte // empty where the reader has only headers, and until Fetch where it is an object

@@ -69,7 +69,7 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 		if key := h[streams.HeaderKey]; len(key) > 0 {
 			row.Key = &key[0]
 		}
-		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
+		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // or 0 if it names none
 		return row, nil
 	}
 }

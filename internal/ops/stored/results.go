@@ -19,15 +19,18 @@ import (
 
 // Result is one stored result with its body.
 type Result struct {
-	At       uint64    // its sequence in the result stream
-	Stored   time.Time // when it was stored
-	Seq      uint64    // of the row in the input stream
-	Subject  string    // of the row
-	Low      uint64    // every row of the input up to it has its result by then; that of the row in a stage in stream order
-	Replaces uint64    // the row whose place it takes; 0 means that that of no other, as far as its headers say
-	Failed   bool      // the row was answered by an error
-	Erased   bool      // `stage erase` has removed it, and something else stands for it
-	Body     []byte    // empty until Fetch where it is an Object
+	At      uint64    // its sequence in the result stream
+	Stored  time.Time // when it was stored
+	Seq     uint64    // of the row in the input stream
+	Subject string    // of the row
+	// Low is the low-water mark: every row of the input up to it has its result by then.
+	// For a stage in stream order it is the row itself.
+	Low uint64
+	// Replaces is the row whose place it takes, or 0 if its headers name none.
+	Replaces uint64
+	Failed   bool   // the row was answered by an error
+	Erased   bool   // `stage erase` has removed it, and something else stands for it
+	Body     []byte // empty until Fetch where it is an Object
 	Object   *objects.Ref
 }
 

@@ -18,7 +18,7 @@ import (
 
 // Failures are one page of the rows that failed, newest first.
 type Failures struct {
-	Reason string      `json:"reason"` // empty: any
+	Reason string      `json:"reason"` // or empty for any
 	Rows   []FailedRow `json:"rows"`
 	// Before is where the next page begins: the rows that failed before this event of the
 	// audit stream, or 0.
@@ -44,7 +44,7 @@ type FailedRow struct {
 
 // FailuresOptions say which rows are listed.
 type FailuresOptions struct {
-	Reason   string // empty: any
+	Reason   string // or empty for any
 	Before   uint64 // only events before this one of the audit stream; 0 means all
 	Limit    int    // rows of a page
 	Payloads bool   // with their errors

@@ -206,7 +206,7 @@ func (r *search) history(ctx context.Context) (s *history, result *emission, err
 	if err := r.events(ctx); err != nil {
 		return nil, nil, err
 	}
-	if s.emitted(nil) != nil { // else it is not answered, and has no result
+	if s.emitted(nil) != nil { // a row that is not emitted has no result
 		if result, err = r.result(ctx, s.events[0]); err != nil {
 			return nil, nil, err
 		}
@@ -339,7 +339,7 @@ func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emis
 			return nil, missing, err
 		}
 		h := m.Header
-		this, _ := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // 0: it names none
+		this, _ := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // or 0 if it names none
 		done := this
 		var low *uint64
 		if n, err := strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err == nil {

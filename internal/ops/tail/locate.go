@@ -66,7 +66,7 @@ func (r *search) locate(ctx context.Context, source *jetstream.RawStreamMsg) (sp
 	return span{}, nil
 }
 
-// partitions are those in which the row may be; none: nobody knows.
+// partitions are the partitions in which the row may be, or none if nobody knows.
 func (r *search) partitions(source *jetstream.RawStreamMsg) []int {
 	n := r.cfg.Streams.Partitions
 	switch {

@@ -100,7 +100,7 @@ const (
 type StoryOptions struct {
 	Row       uint64
 	Item      *int
-	Partition *int // nil: whichever it is in
+	Partition *int // or nil for whichever it is in
 	Payloads  bool // with what was sent and answered (STAGE_DASHBOARD_PAYLOADS)
 }
 

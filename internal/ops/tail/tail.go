@@ -16,11 +16,11 @@ import (
 
 // Options are the flags of the command tail.
 type Options struct {
-	Kinds  []auditlog.Kind // of events to print; none: all
+	Kinds  []auditlog.Kind // of events to print, or none for all
 	Row    uint64          // of the history, by its sequence in the input stream; Print ignores it
 	Item   *int            // of that row, from 0: only the calls for this element; nil means all. Print ignores it
 	Failed bool            // only events of what did not succeed
-	Reason []string        // only rows that failed for one of these; none: all. History ignores it
+	Reason []string        // only rows that failed for one of these, if any. History ignores it
 	Since  time.Time       // only later events; zero means see Print and History
 	JSON   bool            // events as they are stored, one a line
 	Follow bool            // wait for new events; History ignores it
@@ -36,7 +36,7 @@ type Options struct {
 func Print(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	read := stored.ReadOptions{Since: o.Since, NewOnly: o.Follow && o.Since.IsZero(), Follow: o.Follow}
 	return stored.ReadAudit(ctx, js, cfg, read, o.Kinds, func(raw []byte, e *auditlog.Event) error {
-		if e == nil || !o.wants(e) { // nil: of a newer version
+		if e == nil || !o.wants(e) { // an event of a newer version is nil
 			return nil
 		}
 		if o.JSON {
@@ -50,7 +50,7 @@ func Print(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out 
 	})
 }
 
-// wants reports whether an event is to be printed.
+// wants reports whether an event must be printed.
 func (o *Options) wants(e *auditlog.Event) bool {
 	if len(o.Reason) > 0 && (e.Row == nil || !slices.Contains(o.Reason, e.Row.Reason)) {
 		return false

@@ -26,7 +26,7 @@ type batches struct {
 
 // billed is one batch: what it was billed, and what its calls come to.
 type billed struct {
-	end    *auditlog.Batch // nil: it is not over
+	end    *auditlog.Batch // or nil while it is not over
 	calls  int
 	counts cost.Spending
 }

@@ -82,7 +82,8 @@ func (f *fields) inRow(ctx context.Context, js jetstream.JetStream, stream strin
 		f.inputs[stream] = x
 		err := f.each(ctx, js, stored.ReadOptions{Stream: stream, Filters: []string{">"}, From: seq}, func(m *jetstream.RawStreamMsg) error {
 			x.last = m.Sequence
-			if len(m.Data) > 0 { // else it is an object of a bucket, and the row's result has the member
+			// A row without a body is an object of a bucket. Its result has the member.
+			if len(m.Data) > 0 {
 				x.set(m.Sequence, f.place(m.Data))
 			}
 			return nil

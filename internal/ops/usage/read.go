@@ -111,7 +111,8 @@ func (r *Reader) Follow(ctx context.Context, js jetstream.JetStream, waiting fun
 		case !errors.Is(err, jetstream.ErrStreamNotFound):
 			return err
 		}
-		if !r.options.Recreated { // else begin finds out: a server that stops denies its streams, too
+		// With Recreated, begin finds out: a server that stops denies its streams, too.
+		if !r.options.Recreated {
 			r.at = 0
 		}
 		if !waits {
@@ -219,7 +220,7 @@ func (r *Reader) add(ctx context.Context, js jetstream.JetStream, e *auditlog.Ev
 	return nil
 }
 
-// decode returns an event; nil means that it is none of this version.
+// decode returns an event, or nil if the message is no event of this version.
 func decode(data []byte) *auditlog.Event {
 	e, err := auditlog.Decode(data)
 	if err != nil {

@@ -131,8 +131,8 @@ type Book struct {
 	last    time.Time // of the last event that was counted, by its own time
 }
 
-// NewBook returns an empty book that groups calls by some dimensions; none: all calls are
-// one group.
+// NewBook returns an empty book that groups calls by some dimensions. Without any, all
+// calls are one group.
 func NewBook(by []Dimension) *Book {
 	return &Book{by: by, groups: make(map[group]*Sum), seen: seen{most: generationSize}, batches: newBatches(), runs: newRuns()}
 }
