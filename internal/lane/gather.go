@@ -15,7 +15,10 @@ type submitter struct {
 	sizing   []byte // for one line, whose length is measured
 }
 
-// add takes a row that joins.
+// add takes a row that joins. Usually the row is new and joins the batch that gathers. It
+// may also be one that an earlier batch has: then it waits for that batch's answer, since
+// a second batch would be paid for as well. A row that is larger than a batch may be, or
+// whose deadline has passed, goes live.
 func (s *submitter) add(r *Request, now time.Time) {
 	delete(s.intake.coming, r.Seq)
 	if s.live.rows.has(r.Seq) { // it was handed back, and starts over
@@ -86,8 +89,11 @@ func (s *submitter) open() int {
 }
 
 // mayOpen reports whether another batch may begin to gather: there is memory for all of it.
+// The bodies held are below one batch when it begins, so they stay below two: with batches
+// of 100 MB at most, 200 MB.
 func (s *submitter) mayOpen() bool {
-	return !s.stopping && !s.cfg.Collect && s.open() < s.cfg.Settings.Open && s.intake.bodies < s.intake.most.bytes
+	return !s.stopping && !s.cfg.Collect && s.open() < s.cfg.Settings.Open &&
+		s.intake.bodies < s.intake.most.bytes
 }
 
 // fits reports whether a row may join a batch that gathers.
@@ -133,7 +139,9 @@ func (s *submitter) recall(now time.Time) {
 	}
 }
 
-// callIn recalls a row, so that its body is read again and it can join a batch.
+// callIn recalls a row, so that its body is read again and it can join a batch. A row that
+// waits is only a number here: a hundred thousand of them may wait, whose bodies would not
+// fit into memory.
 func (s *submitter) callIn(seq uint64) {
 	s.intake.coming[seq] = true
 	s.of.Recall(seq, nil)
@@ -150,7 +158,7 @@ type gathered struct {
 	cost      float64
 }
 
-// gather is a batch that is not sealed yet.
+// gather is a batch that is not sealed yet. bytes and tokens are always the sums over rows.
 type gather struct {
 	model  string
 	since  time.Time // of its first row
@@ -200,7 +208,8 @@ func (g *gather) sorted() []*gathered {
 	return rows
 }
 
-// rowsOf returns the record of rows.
+// rowsOf returns the record of rows. Tries and deadlines are left out if no row has any,
+// since the record of a batch must fit into a message.
 func rowsOf(body []*gathered) Rows {
 	r := Rows{Seqs: make([]uint64, len(body)), Hashes: make([]uint64, len(body))}
 	for i, g := range body {

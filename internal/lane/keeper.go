@@ -30,7 +30,12 @@ type keeper struct {
 	shown time.Time
 }
 
-// Open implements [consumer.Lane].
+// Open implements [consumer.Lane]. It claims the records before it reads them. In the other
+// order an earlier owner could add a batch in between, which this term would never see:
+//
+//	this term   reads the records
+//	the other                        records the intent of batch b
+//	this term                                                       claims
 func (l *Lane) Open(ctx context.Context, of consumer.LaneTerm) error {
 	l.mail.take(nil)
 	l.inBatch.Store(nil)
@@ -96,7 +101,10 @@ func (l *Lane) Close() {
 	l.status.Store(nil)
 }
 
-// run is the goroutine of the term.
+// run is the goroutine of the term. It sleeps until something has come in (the loop is
+// dirty) or the next thing is due (loop.wake), and then does everything that is due. Calls
+// of the provider run in goroutines of their own. Each returns a followUp, which runs here.
+// So no state needs a lock.
 func (k *keeper) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -139,7 +147,8 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// readAll takes the letters that there are.
+// readAll takes the letters that there are. It returns their slice for the next time, so
+// that no memory is allocated for each round.
 func (k *keeper) readAll(spare []letter) []letter {
 	letters := k.lane.mail.take(spare)
 	for _, m := range letters {
@@ -168,7 +177,10 @@ func (k *keeper) read(m letter, now time.Time) {
 	}
 }
 
-// schedule does everything that is due.
+// schedule does everything that is due. The order matters: what has gone live or failed
+// leaves its batches before others are sealed, and rows are recalled last, when it is known
+// how many have room. Records are written at both ends, so that those of this round need
+// not wait for the next.
 func (k *keeper) schedule(ctx context.Context, now time.Time) {
 	k.loop.dirty, k.loop.wake = false, now.Add(time.Hour)
 	if k.fenced {

@@ -6,7 +6,8 @@ import (
 	"github.com/llm-stage/stage/internal/seqset"
 )
 
-// rowSet is a set of rows that knows how many it has.
+// rowSet is a set of rows that knows how many it has. Adjacent rows share their memory
+// (see [seqset.Set]), so a million rows that wait take little.
 type rowSet struct {
 	set seqset.Set
 	n   int
@@ -57,9 +58,11 @@ func (s *rowSet) first() (uint64, bool) {
 	return 0, false
 }
 
-// triedRows counts in how many batches rows were before.
+// triedRows counts in how many batches rows were before. more[n] has the rows that were in
+// more than n of them: a row that was in two is in more[0] and more[1]. Most rows were in
+// none, and take no memory.
 type triedRows struct {
-	more [triesMax]rowSet // rows that were in more than so many
+	more [triesMax]rowSet
 }
 
 func (t *triedRows) count(seq uint64) (n uint8) {

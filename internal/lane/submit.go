@@ -16,8 +16,8 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// errSuspended: so much time has passed since the ownership was proven that the batch is
-// not created.
+// errSuspended says that too much time has passed since the ownership was proven, for
+// instance because the process was suspended, so the batch is not created.
 var errSuspended = errors.New("the process was held up before it could create the batch")
 
 // haltedLook is the time between two looks whether batches may be submitted again.
@@ -51,11 +51,15 @@ func (s *submitter) seal(ctx context.Context, now time.Time) {
 	}
 }
 
-// full reports that no more rows of usual size fit.
+// full reports that no more rows of usual size fit, where the usual size is the mean of
+// those that have gathered: with 10 rows of 990 kB together and a bound of 1,000 kB, the
+// eleventh would need 99 kB, so the batch is full.
 func (s *submitter) full(g *gather) bool {
 	n := int64(len(g.rows))
 	limit := s.standing.capacity(g.model).limit
-	return g.full || len(g.rows) >= s.intake.most.rows || g.bytes+g.bytes/n > s.intake.most.bytes || limit > 0 && g.tokens+g.tokens/n > limit
+	return g.full || len(g.rows) >= s.intake.most.rows ||
+		g.bytes+g.bytes/n > s.intake.most.bytes ||
+		limit > 0 && g.tokens+g.tokens/n > limit
 }
 
 // maySubmit reports whether there is capacity and money for a batch.
@@ -217,8 +221,8 @@ func (s *submitter) upload(ctx context.Context, b *batch) {
 	})
 }
 
-// create submits the batch, if it is still certain that this term owns the partition, see
-// [createTime].
+// create submits the batch, if it is still certain that this term owns the partition.
+// [createTime] has the interleaving in which two owners would pay for the same rows.
 func (s *submitter) create(ctx context.Context, b *batch) {
 	job := batchapi.Job{Token: b.token, Model: b.model, File: b.file, Lines: linesOf(s.cfg.API, b.token, b.body)}
 	bound := createTime(s.limits, b.bytes, s.cfg.Settings.AdoptWait)

@@ -8,7 +8,13 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// recover takes over what earlier terms have recorded.
+// recover takes over the batches that earlier terms have recorded. The last record of a
+// batch says where to go on:
+//
+//	intent      it may have been created or not: look at the provider
+//	submitted   it was created: poll it
+//	done        all its answers are stored: only its files and records are left
+//	abandoned   its rows are free, and if its creation was uncertain, it may still turn up
 func (d *desk) recover(records []Record, now time.Time) {
 	byToken := make(map[string]*batch)
 	for i := range records {
@@ -75,8 +81,9 @@ func (d *desk) takeOver(b *batch, now time.Time) {
 	}
 }
 
-// rewrite records everything again that is still of use: the stream was emptied, or
-// deleted and created again.
+// rewrite records everything again that is still of use, after the stream was emptied, or
+// deleted and created again. Without it the next owner would not know of the open batches,
+// and would submit, and pay for, their rows again.
 func (d *desk) rewrite(failed *entry, now time.Time) {
 	b := &d.book
 	d.lane.log.Warn("the records of the batch lane are gone: they are written again", slog.String("stream", d.cfg.Settings.Stream))

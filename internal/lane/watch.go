@@ -67,8 +67,10 @@ func (w *watcher) polled(ctx context.Context, b *batch, remote batchapi.Batch, n
 	}
 }
 
-// unknown goes on where the provider does not know a batch that it has created. Right
-// after that it proves nothing.
+// unknown goes on where the provider does not know a batch that it has created. Right after
+// the creation this proves nothing, since a provider may take a while to show a new batch
+// everywhere. After unknownFor, or twice the time set for adoption if that is longer, the
+// batch is looked for in the provider's list.
 func (w *watcher) unknown(b *batch, err error, now time.Time) {
 	w.standing.pause.clear()
 	if b.missing.IsZero() {

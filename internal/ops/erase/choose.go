@@ -278,7 +278,9 @@ func (p *Plan) byField(ctx context.Context, number int) (rows *seqset.Set, err e
 		return rows, nil
 	}
 	if p.input == nil {
-		p.report.note("stream %s does not exist, and nothing else says which rows have the member %s: select by --row", p.cfg.Input.Stream, p.o.Field)
+		p.report.note("stream %s does not exist, and nothing else says which rows have the member %s: "+
+			"select by --row",
+			p.cfg.Input.Stream, p.o.Field)
 		return rows, nil
 	}
 	err = p.eachRow(ctx, number, 1, func(in *stored.InputRow) error {
@@ -288,7 +290,9 @@ func (p *Plan) byField(ctx context.Context, number int) (rows *seqset.Set, err e
 		return nil
 	})
 	if gone := p.input.State.FirstSeq - min(1, p.input.State.FirstSeq) + uint64(p.input.State.NumDeleted); err == nil && gone > 0 { //nolint:gosec // a count
-		p.report.note("%d messages of stream %s are gone, and nothing else says which of those rows had the member %s: select them by --row", gone, p.cfg.Input.Stream, p.o.Field)
+		p.report.note("%d messages of stream %s are gone, and nothing else says which of those rows had "+
+			"the member %s: select them by --row",
+			gone, p.cfg.Input.Stream, p.o.Field)
 	}
 	return rows, err
 }

@@ -31,9 +31,9 @@ func asAPIError(err error) (*jetstream.APIError, bool) {
 // OwnerPrefix is what the owner of a claim begins with that an erasure has appended.
 const OwnerPrefix = "erase-"
 
-// Execute does what the plan says. All tombstones are stored first: from then on whoever
-// comes later finishes what this process does not. An error leaves the rest to the next
-// erasure.
+// Execute does what the plan says. All tombstones are stored first. From then on the next
+// erasure finds the rows that this one has left half-erased, after a kill or an error, and
+// finishes them.
 func (p *Plan) Execute(ctx context.Context) error {
 	run := OwnerPrefix + rand.Text()[:12]
 	if err := p.allowed(ctx); err != nil {

@@ -37,12 +37,13 @@ const (
 	PlaceResult  Place = "results"        // row and answer
 )
 
-// places are all of them, in order.
+// places are all places, in the order in which they are erased.
 var places = []Place{
 	PlaceInput, PlaceLetters, PlaceJournal, PlaceReplies, PlaceObject, PlaceLane, PlaceBatch, PlaceCalls, PlaceEvents, PlaceResult,
 }
 
-// find looks for what is stored of the chosen rows.
+// find looks in every place for the chosen rows. It only reads: the plan can be shown
+// before anything is erased.
 func (p *Plan) find(ctx context.Context) error {
 	for _, look := range []func(context.Context) error{
 		p.findInput, p.findLetters, p.findJournal, p.findReplies, p.findEvents, p.findLane, p.findObjects,
@@ -126,7 +127,9 @@ func (p *Plan) findInput(ctx context.Context) error {
 		p.report.keep(PlaceInput, p.cfg.Input.Stream, kept, "the stream denies deletes (deny_delete)")
 	}
 	if upstream != "" {
-		p.report.note("the rows are results of stage %s: erase them there too, or all of a chain at once with --chain", upstream)
+		p.report.note("the rows are results of stage %s: erase them there too, or all of a chain at "+
+			"once with --chain",
+			upstream)
 	}
 	return nil
 }
@@ -260,7 +263,9 @@ func (p *Plan) findEvents(ctx context.Context) error {
 		}
 	}
 	if unread > 0 {
-		p.report.note("%d events of these rows were written by a newer version of the stage, and stay: run the erase of that version", unread)
+		p.report.note("%d events of these rows were written by a newer version of the stage, and stay: "+
+			"run the erase of that version",
+			unread)
 	}
 	return err
 }

@@ -146,17 +146,20 @@ func (r *Report) Write(w io.Writer) {
 	done := len(r.Erased) > 0
 	switch {
 	case done:
-		terminal.PrintLine(w, "%s erased: %s", terminal.Plural(len(r.Erased), "row"), rowsText(r.Erased))
+		terminal.PrintLine(w,
+			"%s erased: %s", terminal.Plural(len(r.Erased), "row"), rowsText(r.Erased))
 	case len(r.Rows) == 0:
 		terminal.PrintLine(w, "no row to erase")
 	default:
-		terminal.PrintLine(w, "%s to erase: %s", terminal.Plural(len(r.Rows), "row"), rowsText(r.Rows))
+		terminal.PrintLine(w,
+			"%s to erase: %s", terminal.Plural(len(r.Rows), "row"), rowsText(r.Rows))
 	}
 	if r.Before > 0 {
 		terminal.PrintLine(w, "%d of them were erased before", r.Before)
 	}
 	if r.Unfinished > 0 && !done {
-		terminal.PrintLine(w, "%d of them were begun by an erasure that did not finish", r.Unfinished)
+		terminal.PrintLine(w,
+			"%d of them were begun by an erasure that did not finish", r.Unfinished)
 	}
 	table := terminal.NewTable(w)
 	for _, c := range r.Places {
@@ -168,14 +171,18 @@ func (r *Report) Write(w io.Writer) {
 	}
 	_ = table.Flush() // nowhere left to report it
 	if r.Shared > 0 {
-		terminal.PrintLine(w, "note: %s served other rows, too: request and answer go as a whole, and the other rows keep their results", terminal.Plural(r.Shared, "call"))
+		terminal.PrintLine(w,
+			"note: %s served other rows, too: request and answer go as a whole, and the other "+
+				"rows keep their results",
+			terminal.Plural(r.Shared, "call"))
 	}
 	for _, note := range r.Notes {
 		terminal.PrintLine(w, "note: %s", note)
 	}
 	const most = 20
 	for _, pending := range r.Pending[:min(len(r.Pending), most)] {
-		terminal.PrintLine(w, "not yet: row %d of partition %d: %s", pending.Row, pending.Partition, pending.Why)
+		terminal.PrintLine(w,
+			"not yet: row %d of partition %d: %s", pending.Row, pending.Partition, pending.Why)
 	}
 	if more := len(r.Pending) - most; more > 0 {
 		terminal.PrintLine(w, "not yet: and %d more rows", more)

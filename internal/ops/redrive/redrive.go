@@ -69,7 +69,8 @@ func (r *Report) Write(w io.Writer) {
 	if r.options.DryRun {
 		did = "would be published again"
 	}
-	terminal.PrintLine(w, "%d rows %s, of %d failed results%s", r.Published, did, r.Failed, r.leftOut())
+	terminal.PrintLine(w,
+		"%d rows %s, of %d failed results%s", r.Published, did, r.Failed, r.leftOut())
 	reasons := make([]string, 0, len(r.Reasons))
 	for _, reason := range slices.Sorted(maps.Keys(r.Reasons)) {
 		reasons = append(reasons, fmt.Sprintf("%s %d", terminal.OrDash(reason), r.Reasons[reason]))

@@ -73,17 +73,18 @@ func FindAuditOf(
 			return err
 		}
 		whole, err := streams.MessageAt(ctx, js.Conn(), o.Stream, m.Sequence)
-		if err != nil || whole == nil { // nil: it was removed meanwhile
+		if err != nil || whole == nil { // a message that was removed meanwhile is nil
 			return err
 		}
 		return f(auditMessage(whole))
 	})
 }
 
-// mayBeOf reports whether a call or row event may be of one of the rows, by its headers. The id, as
-// [auditlog.MsgID] makes it, has as its fourth part the row's sequence, or that of an
-// element. The call of several rows has their range beside it. An event without an id has
-// to be looked at.
+// mayBeOf reports whether a call or row event may be of one of the rows, by its headers.
+// With this most events need no decoding, or not even their bodies. The id, as
+// [auditlog.MsgID] makes it, has as its fourth part the row's sequence, for an element
+// followed by "#" and its index. The call of several rows has their range in a header. An
+// event without an id must be looked at.
 func mayBeOf(h nats.Header, anyOf func(from, to uint64) bool) bool {
 	id := h.Get(jetstream.MsgIDHeader)
 	if id == "" {
