@@ -38,20 +38,20 @@ type outageGoal struct {
 // after 30 s: an even wait of 1.25 s would notice it as soon and cost a pool of calls more. Where half of all calls
 // fail, a row may have used up its attempts before it is known.
 var outageGoals = map[string]outageGoal{
-	"refused, 30 s":         {pools: 2, backSeconds: 2},
-	"502, 30 s":             {pools: 2, backSeconds: 2},
-	"silent, 30 s":          {pools: 2, backSeconds: 2.1},
-	"refused, 120 s":        {pools: 2, backSeconds: 2},
+	"refused, 30 s":         {pools: 2.1, backSeconds: 2.1},
+	"502, 30 s":             {pools: 2.1, backSeconds: 2.1},
+	"silent, 30 s":          {pools: 2.1, backSeconds: 2.1},
+	"refused, 120 s":        {pools: 2.1, backSeconds: 2.1},
 	"502, 120 s":            {pools: 3.5, backSeconds: 4.5},
 	"silent, 120 s":         {pools: 3.5, backSeconds: 4.5},
-	"flapping, refused":     {pools: 2, backSeconds: 2},
-	"flapping, 502":         {pools: 2, backSeconds: 2},
+	"flapping, refused":     {pools: 2.1, backSeconds: 2.1},
+	"flapping, 502":         {pools: 2.1, backSeconds: 2.1},
 	"every second refused":  {utilisation: 0.9},
 	"half refused":          {utilisation: 0.9},
 	"half fail":             {failed: 0.5},
 	"half fail for ever":    {random: true},
-	"cold start":            {pools: 2, backSeconds: 2},
-	"restarts":              {pools: 2, backSeconds: 2},
+	"cold start":            {pools: 2.1, backSeconds: 2.1},
+	"restarts":              {pools: 2.1, backSeconds: 2.1},
 	"a fifth fails, poison": {random: true},
 }
 
