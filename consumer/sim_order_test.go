@@ -68,6 +68,14 @@ func (s *sim) setOrder(order streams.Order) {
 	s.anyRow = s.rng.IntN(2) == 0
 }
 
+// changeTo changes the order while the watcher may look at it. The goroutine of the run reads it without the lock, since
+// only that goroutine changes it.
+func (s *sim) changeTo(order streams.Order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.order = order
+}
+
 // keyed reports whether results may leave the order of the stream.
 func (s *sim) keyed() bool { return s.order != streams.OrderStream }
 
@@ -205,15 +213,15 @@ func (s *sim) changeOrder(r *simReplica) {
 	ahead, end := s.aheadNow()
 	former := s.order
 	others := slices.DeleteFunc(slices.Clone(everyOrder), func(o streams.Order) bool { return o == former })
-	s.order = others[s.rng.IntN(len(others))]
+	s.changeTo(others[s.rng.IntN(len(others))])
 	if s.order == streams.OrderStream && s.longest() > 10*time.Second {
-		s.order = others[1] // the row that is refused would hold up all
+		s.changeTo(others[1]) // the row that is refused would hold up all
 	}
 	switch {
 	case ahead == 0:
 		s.note("order changed")
 	case s.partitions > 1: // those that have none ahead would begin with the new one
-		s.order = former
+		s.changeTo(former)
 	default:
 		s.note("order refused")
 		s.refusing = true
@@ -221,7 +229,7 @@ func (s *sim) changeOrder(r *simReplica) {
 		s.refusing = false
 		s.await("the end of a process that has another order", func() bool { return isClosed(r.ended) })
 		s.bury(r)
-		s.order = former
+		s.changeTo(former)
 		if _, now := s.aheadNow(); now != end {
 			s.t.Errorf("%v ORDER: the log went on from %d to %d in another order, with %d rows ahead", s.clock(), end, now, ahead)
 		}

@@ -67,7 +67,10 @@ func (s *sim) unwatch() {
 
 func (w *simWatch) look() {
 	emitted, err := w.s.emittedBy() // before what it is compared with
-	if err == nil && w.s.keyed() && !slices.Equal(emitted, w.starve.emitted) {
+	w.s.mu.Lock()
+	keyed := w.s.keyed()
+	w.s.mu.Unlock()
+	if err == nil && keyed && !slices.Equal(emitted, w.starve.emitted) {
 		if err = w.starve.follow(); err == nil {
 			w.starve.emitted = emitted
 		}
