@@ -34,20 +34,14 @@ type Adaptive struct {
 	cfg  AdaptiveConfig
 	pace float64 // the factor by which RecoveryStep stretches all times of the law: 1 for 50 ms, 2 for 25 ms
 
-	// Time: all instants below are in seconds since begin, and now never goes back.
-	begin time.Time
-	now   float64 // the last instant that was passed in
-
+	clock
 	phase    Phase
 	since    float64 // when the phase began
 	before   int     // the seq of the last attempt before that
 	estimate float64 // the server's rate as last measured, per second; 0 means never
 	bounds   bounds  // what is known about how far the estimate may be off
-	cuts     float64 // how often the multiplier divides the estimate in drain
-	failures int     // epochs in a row that began without an attempt accepted in the one before
 	replies  int     // since start began
-	epoch    int     // counts refusals that changed the rate
-	witness  float64 // when the first attempt of this epoch went; its outcome ends drain; none if it has not gone
+	epoch    epoch
 	due      float64 // when the last attempt went, or should have gone
 
 	restarted float64 // when Restart was last called; measurements skip attempts sent before it
@@ -68,6 +62,35 @@ type Adaptive struct {
 	pause pause
 	stats Stats
 }
+
+// clock is the law's sense of time: its instants are in seconds since the first one that
+// was passed in.
+type clock struct {
+	begin time.Time
+	now   float64 // the last instant that was passed in; it never goes back
+}
+
+func (c *clock) arrive(now time.Time) {
+	if c.begin.IsZero() {
+		c.begin = now
+	}
+	c.now = now.Sub(c.begin).Seconds()
+}
+
+// instant returns the instant that is so many seconds after the first.
+func (c *clock) instant(sec float64) time.Time { return c.begin.Add(seconds(sec)) }
+
+// epoch is the time since a refusal changed the rate. Attempts that were sent before know
+// nothing of that refusal, so those that are refused teach no more than it did.
+type epoch struct {
+	number   int     // counts the refusals that changed the rate
+	failures int     // epochs in a row that began without an attempt accepted in the one before
+	cuts     float64 // how often the multiplier divides the estimate in drain
+	witness  float64 // when the first attempt went; its outcome ends drain; none if it has not gone
+}
+
+// heal notes that the server accepts attempts, or that its refusals are explained.
+func (e *epoch) heal() { e.failures, e.cuts = 0, 0 }
 
 // AdaptiveConfig sets up an [Adaptive] law. Start from [DefaultAdaptive]: the zero value
 // is not valid.
@@ -177,7 +200,7 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 		cfg:     cfg,
 		pace:    (50 * time.Millisecond).Seconds() / cfg.RecoveryStep.Seconds(), // infinite for 0
 		due:     math.Inf(-1),
-		witness: none,
+		epoch:   epoch{witness: none},
 		history: newHistory(cfg.PoolSize),
 		callSec: newCallTime(),
 	}
@@ -213,7 +236,7 @@ func (l *Adaptive) mayGo() float64 {
 	if at > l.now {
 		at = l.due + l.delay(at) // the rate rises while it waits
 	}
-	if l.phase == Drain && l.witness != none {
+	if l.phase == Drain && l.epoch.witness != none {
 		at = min(at, l.drained())
 	}
 	return at
@@ -226,13 +249,13 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	l.discountIdle(l.now-l.due-d, d, inFlight)
 	l.due = max(l.due+d, l.now-lateness*d)
 	canary := l.pause.sends(l.now)
-	if l.phase == Drain && l.witness == none && !canary {
-		l.witness = l.now
+	if l.phase == Drain && l.epoch.witness == none && !canary {
+		l.epoch.witness = l.now
 	}
 	m := mark{
 		canary: canary,
 		seq:    l.history.add(sending{at: l.now, level: inFlight, phase: l.phase, held: l.holds(l.now)}),
-		epoch:  l.epoch,
+		epoch:  l.epoch.number,
 		at:     l.now,
 		rate:   min(l.rate(l.now), l.ceiling()) * (1 - l.noise.share()),
 		probe:  l.noise.suspicion.probe.sends(l),
@@ -271,7 +294,7 @@ func (l *Adaptive) Accepted(now time.Time, t Ticket) {
 	switch {
 	case t.mark.canary && l.pause.flies:
 		l.pause.lift(l)
-	case l.phase == Drain && t.mark.epoch == l.epoch && l.now >= l.rests():
+	case l.phase == Drain && t.mark.epoch == l.epoch.number && l.now >= l.rests():
 		l.proceed()
 	}
 	l.note()
@@ -284,7 +307,7 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 	defer l.note()
 	l.stats.CapacityRetries++
 	l.queue.lost(t.mark)
-	if !l.shared || t.mark.epoch == l.epoch { // others report a refusal of an old epoch late, so its delay says nothing
+	if !l.shared || t.mark.epoch == l.epoch.number { // others report a refusal of an old epoch late, so its delay says nothing
 		l.refusal.add(l.now - t.mark.at)
 	}
 	l.history.refuse(t.mark.seq)
@@ -309,8 +332,8 @@ func (l *Adaptive) Rejected(now time.Time, t Ticket, h Hint) {
 func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 	l.arrive(now)
 	l.queue.lost(t.mark)
-	if l.witness == t.mark.at {
-		l.witness = none
+	if l.epoch.witness == t.mark.at {
+		l.epoch.witness = none
 	}
 	if t.mark.canary {
 		l.pause.flies = false
@@ -326,8 +349,8 @@ func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 // in flight, refusals at random, the statistics.
 func (l *Adaptive) Restart(now time.Time) {
 	l.arrive(now)
-	l.failures, l.cuts = 0, 0
-	l.epoch++ // attempts of before belong to no epoch that is still judged
+	l.epoch.heal()
+	l.epoch.number++ // attempts of before belong to no epoch that is still judged
 	l.restarted = l.now
 	l.mark = mark{seq: l.history.last, at: l.now} // the next measurement begins here
 	l.callSec = newCallTime()                     // failures may have been faster than replies, or slower
@@ -360,8 +383,8 @@ func (l *Adaptive) Resume(now time.Time, perSec float64) {
 	l.arrive(now)
 	l.estimate = perSec
 	l.bounds = bounds{limited: true, met: none}
-	l.failures, l.cuts = 0, 0
-	l.epoch++
+	l.epoch.heal()
+	l.epoch.number++
 	l.enter(Cruise)
 	l.note()
 }
@@ -382,7 +405,7 @@ func (l *Adaptive) Estimate() float64 { return l.estimate }
 
 // Epoch returns a number that grows with each refusal that changes the rate: one of an
 // attempt that went in an earlier epoch is no news.
-func (l *Adaptive) Epoch() int { return l.epoch }
+func (l *Adaptive) Epoch() int { return l.epoch.number }
 
 // Idle takes a time in which there was too little to send off the age of the phase, as
 // the law does by itself where whole turns went unused: a climb that nothing tests is no
@@ -413,15 +436,15 @@ func (l *Adaptive) giveWay(m mark) {
 		l.mark = m
 		l.noise.spared = 0
 	}
-	if m.epoch != l.epoch {
+	if m.epoch != l.epoch.number {
 		return
 	}
 	if l.holds(m.at) || l.phase == Start && m.seq-l.before <= earlyCalls {
 		l.noise.suspicion.suspect(l, m)
 	}
-	l.cuts++
+	l.epoch.cuts++
 	if l.phase == Cruise && m.rate > l.estimate && !l.noise.on { // expected: the rate is a little above the estimate
-		l.cuts = firstCut
+		l.epoch.cuts = firstCut
 	}
 	if l.phase != Drain { // a refusal in drain is more likely bad luck, or another client, than news about the rate
 		if l.noise.on {
@@ -431,8 +454,8 @@ func (l *Adaptive) giveWay(m mark) {
 		l.bounds = bounds{limited: true, low: min(sure, l.estimate), high: max(m.rate, l.estimate), met: l.now}
 	}
 	l.noise.settled = l.history.last // what a limiter has refused is no noise
-	l.epoch++
-	l.failures++
+	l.epoch.number++
+	l.epoch.failures++
 	l.enter(Drain)
 }
 
@@ -442,7 +465,7 @@ func (l *Adaptive) judgeSilence() {
 	switch {
 	case l.pause.flies && l.now >= l.pause.known(l):
 		l.pause.lift(l)
-	case l.phase == Drain && l.witness != none && l.now >= l.drained():
+	case l.phase == Drain && l.epoch.witness != none && l.now >= l.drained():
 		l.proceed()
 	case l.phase == Probe && l.noise.suspicion.probe.left == 0 && l.now >= l.noise.suspicion.probe.mayGo(l):
 		l.noise.suspicion.conclude(l)
@@ -452,8 +475,8 @@ func (l *Adaptive) judgeSilence() {
 
 // proceed leaves drain, for an attempt of this epoch was accepted.
 func (l *Adaptive) proceed() {
-	outage := l.failures >= outageFailures
-	l.failures, l.cuts = 0, 0
+	outage := l.epoch.failures >= outageFailures
+	l.epoch.heal()
 	if outage {
 		l.enter(Start)
 		return
@@ -464,7 +487,7 @@ func (l *Adaptive) proceed() {
 func (l *Adaptive) enter(p Phase) {
 	l.phase, l.since, l.before = p, l.now, l.history.last
 	l.replies = 0
-	l.witness = none
+	l.epoch.witness = none
 	if p == Start {
 		l.bounds = bounds{} // no measurement still holds
 	}
@@ -481,7 +504,7 @@ func (l *Adaptive) rate(t float64) float64 {
 		// fast servers fast.
 		r = startRate*math.Exp2((t-l.since)/startDoubling) + float64(l.replies)/l.callSec.value
 	case Drain, Probe:
-		r = l.estimate / math.Pow(l.cfg.Multiplier, l.cuts)
+		r = l.estimate / math.Pow(l.cfg.Multiplier, l.epoch.cuts)
 	case Cruise:
 		x := max(0, (t-l.since)/l.cruise()-1)
 		r = l.estimate * (1 + x*x) // slowly at first: it is most likely still the same
@@ -497,7 +520,7 @@ func (l *Adaptive) rate(t float64) float64 {
 }
 
 // drained returns when drain is over, if its first attempt is not refused.
-func (l *Adaptive) drained() float64 { return max(l.witness+l.silence(), l.rests()) }
+func (l *Adaptive) drained() float64 { return max(l.epoch.witness+l.silence(), l.rests()) }
 
 // rests returns until when drain lasts at least.
 func (l *Adaptive) rests() float64 {
@@ -510,7 +533,7 @@ func (l *Adaptive) rests() float64 {
 // silence returns the seconds after which an attempt in drain that has met no refusal
 // counts as accepted.
 func (l *Adaptive) silence() float64 {
-	if l.failures < 2 {
+	if l.epoch.failures < 2 {
 		return l.refusal.expected()
 	}
 	return max(l.refusal.expected(), l.cfg.SureSilence.Seconds())
@@ -541,13 +564,6 @@ func (l *Adaptive) delay(t float64) float64 {
 	return 1 / r
 }
 
-func (l *Adaptive) arrive(now time.Time) {
-	if l.begin.IsZero() {
-		l.begin = now
-	}
-	l.now = now.Sub(l.begin).Seconds()
-}
-
 func (l *Adaptive) note() {
 	l.stats.CurrentDelay = seconds(l.delay(l.now))
 	l.stats.PeakDelay = max(l.stats.PeakDelay, l.stats.CurrentDelay)
@@ -555,7 +571,7 @@ func (l *Adaptive) note() {
 	l.stats.Belief = l.belief()
 	l.stats.PausedUntil, l.stats.PauseReason = time.Time{}, ""
 	if l.pause.until > l.now {
-		l.stats.PausedUntil, l.stats.PauseReason = l.begin.Add(seconds(l.pause.until)), l.pause.why
+		l.stats.PausedUntil, l.stats.PauseReason = l.instant(l.pause.until), l.pause.why
 	}
 }
 

@@ -74,7 +74,7 @@ func (p *pause) applyHint(l *Adaptive, h Hint) {
 		p.extend(l, h.Reset.Seconds(), PauseLimitReset)
 	}
 	wait := h.RetryAfter.Seconds()
-	if wait > longSec && l.failures >= outageFailures-1 || wait > 0 && l.failures >= outageFailures {
+	if wait > longSec && l.epoch.failures >= outageFailures-1 || wait > 0 && l.epoch.failures >= outageFailures {
 		p.extend(l, wait, PauseRetryAfter)
 	}
 }

@@ -67,7 +67,7 @@ func (n *noise) begin(l *Adaptive, sent, refused int) {
 	n.base = (noiseGuessCalls*max(noiseGuess, l.loss.share) + float64(refused)) / n.counted
 	n.held = 1
 	n.settled = l.history.last
-	l.failures, l.cuts = 0, 0
+	l.epoch.heal()
 	l.enter(Start)
 	l.since -= startDoubling * math.Log2(max(1, l.estimate/startRate))
 }
@@ -83,8 +83,8 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 	case n.alarm(l, m) > 0:
 		return false
 	}
-	if l.phase == Drain && m.at == l.witness {
-		l.witness = none // another attempt must get through, or an outage would never be noticed
+	if l.phase == Drain && m.at == l.epoch.witness {
+		l.epoch.witness = none // another attempt must get through, or an outage would never be noticed
 	}
 	if m.seq > l.mark.seq {
 		n.spared++
@@ -103,7 +103,7 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 // got through lowers them by log(.75/.525) = .36. At 20/s the alarm is at 6.5: it takes
 // eleven refusals in a row, or 27 among 57 attempts.
 func (n *noise) alarm(l *Adaptive, m mark) (admitted float64) {
-	if m.epoch != l.epoch {
+	if m.epoch != l.epoch.number {
 		return 0
 	}
 	share := max(noiseGone, n.base)

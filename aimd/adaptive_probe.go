@@ -163,8 +163,8 @@ func (s *suspicion) conclude(l *Adaptive) {
 			s.wanted, p.empty = true, p.sent
 		}
 	default:
-		l.failures++
-		l.cuts++
+		l.epoch.failures++
+		l.epoch.cuts++
 		l.enter(Drain)
 	}
 }

@@ -43,7 +43,7 @@ func (s *slots) at(now float64) int {
 // explain reports whether it was a limit on attempts in flight that refused t. If so it
 // has set or lowered its own.
 func (s *slots) explain(l *Adaptive, t Ticket) bool {
-	first := t.mark.epoch == l.epoch
+	first := t.mark.epoch == l.epoch.number
 	if s.limit > 0 && s.at(l.now) >= l.cfg.PoolSize {
 		s.limit = 0 // all slots have been open: there is no such limit any more
 	}
@@ -74,7 +74,7 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 	}
 	s.set(l, lowest-1)
 	l.bounds = bounds{} // what looked like a limit on the rate was this one
-	l.failures, l.cuts = 0, 0
+	l.epoch.heal()
 	if l.estimate > 0 {
 		l.enter(Cruise)
 	}

@@ -35,7 +35,7 @@ func (l *Adaptive) sporadic(m mark) bool {
 		enough = sporadicShared
 	}
 	switch {
-	case m.epoch != l.epoch, l.phase == Probe, l.phase == Drain && m.at == l.witness:
+	case m.epoch != l.epoch.number, l.phase == Probe, l.phase == Drain && m.at == l.epoch.witness:
 		return false // it is judged otherwise
 	case math.IsInf(l.pace, 1):
 		return false // no climb would ever correct a rate that is a little too high

@@ -110,13 +110,13 @@ func TestCanariesGetRare(t *testing.T) {
 	w := newWorld(t, after(50*time.Second, bucket(20, 5), never))
 	w.hint = func(now time.Duration) Hint { return Hint{RetryAfter: 250*time.Second - now} }
 	w.run(52 * time.Second)
-	failures := w.law.failures
+	failures := w.law.epoch.failures
 	w.run(240 * time.Second)
 	if n := between(w.sent, 52*time.Second, w.now); n > 8 || n < 5 {
 		t.Errorf("%d canaries in a pause of 200s, want about 7", n)
 	}
-	if w.law.failures != failures {
-		t.Errorf("%d failures after the canaries, %d before", w.law.failures, failures)
+	if w.law.epoch.failures != failures {
+		t.Errorf("%d failures after the canaries, %d before", w.law.epoch.failures, failures)
 	}
 }
 

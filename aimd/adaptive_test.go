@@ -61,8 +61,8 @@ func TestAdaptiveGivesWayOnceForOneBurst(t *testing.T) {
 	for _, ticket := range tickets {
 		w.law.Rejected(at(w.now+60*ms), ticket, Hint{})
 	}
-	if w.law.failures != 1 || w.law.estimate < before/2 {
-		t.Errorf("gave way %d times, from %.1f/s to an estimate of %.1f/s; want once", w.law.failures, before, w.law.estimate)
+	if w.law.epoch.failures != 1 || w.law.estimate < before/2 {
+		t.Errorf("gave way %d times, from %.1f/s to an estimate of %.1f/s; want once", w.law.epoch.failures, before, w.law.estimate)
 	}
 }
 

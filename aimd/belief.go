@@ -110,7 +110,7 @@ func (l *Adaptive) belief() Belief {
 	if l.bounds.limited {
 		b.Limit, b.Low, b.High = l.estimate, l.bounds.low, l.bounds.high
 		if l.bounds.met != none {
-			b.Met = l.begin.Add(seconds(l.bounds.met))
+			b.Met = l.instant(l.bounds.met)
 		}
 	}
 	if !l.noise.on && l.spare.ended >= usualCalls && l.spare.share >= spareShown {

@@ -72,8 +72,8 @@ func TestRestartJudgesNoAttemptOfBefore(t *testing.T) {
 	for _, ticket := range before {
 		w.law.Rejected(at(w.now+ms), ticket, Hint{})
 	}
-	if w.law.Phase() != Start || w.law.failures != 0 {
-		t.Errorf("in %v with %d failures after refusals of attempts sent before the restart, want in start with none", w.law.Phase(), w.law.failures)
+	if w.law.Phase() != Start || w.law.epoch.failures != 0 {
+		t.Errorf("in %v with %d failures after refusals of attempts sent before the restart, want in start with none", w.law.Phase(), w.law.epoch.failures)
 	}
 	w.law.Rejected(at(w.now+2*ms), w.law.Sent(at(w.now), 1), Hint{})
 	if w.law.Phase() != Drain {
