@@ -186,8 +186,8 @@ func eraseLines(
 	}
 	defer os.Remove(temp) //nolint:errcheck // it is gone once it has taken its place
 
-	sum, size := sha256.New(), int64(0)
-	w := bufio.NewWriter(io.MultiWriter(out, sum))
+	whole := newContent()
+	w := bufio.NewWriter(io.MultiWriter(out, whole))
 	for r := bufio.NewReader(in); err == nil; {
 		var line []byte
 		if line, err = r.ReadBytes('\n'); len(line) == 0 {
@@ -196,7 +196,6 @@ func eraseLines(
 		if other, has := lines[sha256.Sum256(line)]; has {
 			line, changed = other, true
 		}
-		size += int64(len(line))
 		if _, err := w.Write(line); err != nil {
 			return false, errors.Join(err, out.Close())
 		}
@@ -208,10 +207,7 @@ func eraseLines(
 	if err := errors.Join(w.Flush(), out.Sync(), out.Close()); err != nil || !changed {
 		return false, err
 	}
-	if err := notes.add(outputNote{
-		Path: path, Bytes: size,
-		Sum: hex.EncodeToString(sum.Sum(nil)),
-	}); err != nil {
+	if err := notes.add(whole.note(path, false)); err != nil {
 		return false, err
 	}
 	return true, os.Rename(temp, path)

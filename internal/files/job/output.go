@@ -1,12 +1,8 @@
 package job
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -54,9 +50,7 @@ type output struct {
 	wanted int64       // lines that the file must have before it takes its place
 	file   *os.File    // nil while it is not open
 	placed bool        // the file is at path
-	sum    hash.Hash   // hash of the bytes written
-	size   int64       // bytes written
-	lines  int64       // lines written
+	whole  *content    // what was written
 	noted  time.Time   // when a note was written last
 }
 
@@ -203,7 +197,7 @@ func (o *output) again() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.placed {
-		o.wanted = o.lines
+		o.wanted = o.whole.lines
 		if err := o.end(); err != nil {
 			return err
 		}
@@ -227,7 +221,7 @@ func (o *output) begin() error {
 	if err != nil {
 		return fmt.Errorf("%s: results are written beside that file first: %w", o.path, err)
 	}
-	o.file, o.placed, o.sum, o.size, o.lines = f, false, sha256.New(), 0, 0
+	o.file, o.placed, o.whole = f, false, newContent()
 	if o.old != nil {
 		_ = f.Chmod(mode) // for any umask; a file system without permissions is none the worse
 	}
@@ -243,12 +237,10 @@ func (o *output) Write(p []byte) (int, error) {
 	}
 
 	if n, err := o.file.Write(p); err != nil {
-		_ = o.file.Truncate(o.size) // so that no half line stays
+		_ = o.file.Truncate(o.whole.size) // so that no half line stays
 		return n, o.explain(err)
 	}
-	_, _ = o.sum.Write(p) // a hash never fails
-	o.size += int64(len(p))
-	o.lines += int64(bytes.Count(p, []byte("\n")))
+	_, _ = o.whole.Write(p)
 	if !o.placed {
 		return len(p), o.takePlace()
 	}
@@ -274,7 +266,7 @@ func (o *output) explain(err error) error {
 // all file descriptors that can wait, if another file is there: for the next write, or
 // the end.
 func (o *output) takePlace() error {
-	if o.lines < o.wanted {
+	if o.whole.lines < o.wanted {
 		return nil
 	}
 	err := o.place()
@@ -333,10 +325,7 @@ func unchanged(then, now os.FileInfo) bool {
 // note writes down the size and hash of the file, and whether it still grows.
 func (o *output) note(growing bool) error {
 	o.noted = time.Now()
-	return o.notes.add(outputNote{
-		Path: o.path, Bytes: o.size,
-		Sum: hex.EncodeToString(o.sum.Sum(nil)), Growing: growing,
-	})
+	return o.notes.add(o.whole.note(o.path, growing))
 }
 
 // end closes a file that is in its place. The mutex is held.
@@ -355,7 +344,7 @@ func (o *output) checkPlace() error {
 			"the same command writes it again, without a call", o.path)
 	case err != nil:
 		return err
-	case !isSame(o.file, now) || now.Size() != o.size:
+	case !isSame(o.file, now) || now.Size() != o.whole.size:
 		return fmt.Errorf("%s: another program has written it meanwhile: "+
 			"name another file (the results are stored, no call is made again), "+
 			"or replace it with --force", o.path)

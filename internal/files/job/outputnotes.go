@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -121,22 +122,21 @@ func (n outputNotes) check(path, field string, force bool) (lines int64, err err
 // nothing but results after that. A last line without an end is one that a kill has cut
 // off.
 func (note *outputNote) matches(f *os.File, field string) (lines int64, ok bool) {
-	sum, count := sha256.New(), &lineCounter{}
+	whole := newContent()
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return 0, false
 	}
-	if _, err := io.CopyN(io.MultiWriter(sum, count), f, note.Bytes); err != nil ||
-		hex.EncodeToString(sum.Sum(nil)) != note.Sum {
+	if _, err := io.CopyN(whole, f, note.Bytes); err != nil || whole.hash() != note.Sum {
 		return 0, false
 	}
 	if IsTable(note.Path) && note.Growing {
 		return tableLines(f, field)
 	}
-	for rest := bufio.NewReader(f); ; count.lines++ {
+	for rest := bufio.NewReader(f); ; whole.lines++ {
 		line, err := rest.ReadBytes('\n')
 		switch {
 		case errors.Is(err, io.EOF): // the line that a kill has cut off
-			return count.lines, len(line) == 0 || note.Growing
+			return whole.lines, len(line) == 0 || note.Growing
 		case err != nil || !note.Growing || !isResult(line, field):
 			return 0, false
 		}
@@ -251,11 +251,26 @@ func wholeRecords(f *os.File) (first []byte, size, lines int64, err error) {
 	}
 }
 
-// lineCounter counts the lines that are written to it.
-type lineCounter struct{ lines int64 }
+// content measures what is written to it, for the note of a file.
+type content struct {
+	sum   hash.Hash
+	size  int64 // in bytes
+	lines int64
+}
 
-// Write implements [io.Writer].
-func (c *lineCounter) Write(p []byte) (int, error) {
+func newContent() *content { return &content{sum: sha256.New()} }
+
+// Write implements [io.Writer]. It never fails.
+func (c *content) Write(p []byte) (int, error) {
+	c.size += int64(len(p))
 	c.lines += int64(bytes.Count(p, []byte("\n")))
-	return len(p), nil
+	return c.sum.Write(p)
+}
+
+// hash returns the hash of the content so far, as notes have it.
+func (c *content) hash() string { return hex.EncodeToString(c.sum.Sum(nil)) }
+
+// note returns the note of the file at path that has this content.
+func (c *content) note(path string, growing bool) outputNote {
+	return outputNote{Path: path, Bytes: c.size, Sum: c.hash(), Growing: growing}
 }
