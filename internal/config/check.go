@@ -337,7 +337,7 @@ func (c *Config) checkRest(need Need, found *problems) {
 // conversation or the request of a row is the same for all its elements.
 func (c *Config) checkPrompt(need Need, found *problems) {
 	var set []string
-	for _, variable := range promptSources {
+	for _, variable := range PromptSources {
 		if !fieldsByVariable()[variable].value(c).IsZero() {
 			set = append(set, variable)
 		}

@@ -262,8 +262,9 @@ func (f *Field) checkSecret(variable, text string, found *problems) {
 	}
 }
 
-// promptSources are the variables that give a row's prompt. Exactly one of them is set.
-var promptSources = []string{
+// PromptSources are the variables that give a row's prompt. Exactly one of them is set.
+// Nobody changes the list.
+var PromptSources = []string{
 	"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE",
 	"STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD",
 }
@@ -272,8 +273,8 @@ var promptSources = []string{
 // sources of the prompt, or the secret's text against the path of its file. [layers.find]
 // lets the strongest layer choose among them.
 func alternatives(variable string) []string {
-	if slices.Contains(promptSources, variable) {
-		return slices.DeleteFunc(slices.Clone(promptSources),
+	if slices.Contains(PromptSources, variable) {
+		return slices.DeleteFunc(slices.Clone(PromptSources),
 			func(other string) bool { return other == variable })
 	}
 	other, isPath := strings.CutSuffix(variable, FileSuffix)

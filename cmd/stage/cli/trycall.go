@@ -185,12 +185,6 @@ func (t *tryFlags) write(report *answers.Report) error {
 	return report.WriteTable(t.env.Stdout, terminal.Width(t.env.Stdout))
 }
 
-// promptVariables are the variables that a template replaces.
-var promptVariables = []string{
-	"STAGE_TEMPLATE", "STAGE_TEMPLATE_FILE", "STAGE_MESSAGES_FILE",
-	"STAGE_MESSAGES_FIELD", "STAGE_REQUEST_FIELD",
-}
-
 // readColumns returns the columns that the flags name: each template with each model and
 // each --column. For example, two templates and three models are six columns. A setting
 // with an empty text is unset in that column.
@@ -266,7 +260,7 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 // prompt, of which only one may be set.
 func templateColumn(name, variable, text string) answers.Column {
 	settings := make(map[string]string)
-	for _, other := range promptVariables {
+	for _, other := range config.PromptSources {
 		settings[other] = ""
 	}
 	settings[variable] = text
@@ -349,9 +343,9 @@ func parseColumn(text string) (answers.Column, error) {
 				"put it into a file, and name that", variable))
 		}
 	}
-	if slices.ContainsFunc(promptVariables,
+	if slices.ContainsFunc(config.PromptSources,
 		func(variable string) bool { return column.Settings[variable] != "" }) {
-		for _, variable := range promptVariables {
+		for _, variable := range config.PromptSources {
 			if _, set := column.Settings[variable]; !set {
 				column.Settings[variable] = "" // this column's prompt replaces the command's
 			}
