@@ -107,8 +107,17 @@ func endsOnHangup() bool {
 	return tty.Close() == nil
 }
 
+// canAsk returns an error where standard input is no terminal: a script must not hang at
+// a question that nobody sees. instead names the flags to give in place of an answer.
+func (e *Env) canAsk(instead string) error {
+	if terminal.Is(e.Stdin) {
+		return nil
+	}
+	return config.Invalid(errors.New("there is no terminal to ask on: " + instead))
+}
+
 // ask asks a question on standard error, and returns declined unless the answer is yes. The
-// caller has made sure that standard input is a terminal.
+// caller has called canAsk.
 func (e *Env) ask(question string, declined error) error {
 	fmt.Fprint(e.Stderr, question+" [y/N] ") //nolint:errcheck // nowhere left to report it
 	answer, err := bufio.NewReader(e.Stdin).ReadString('\n')

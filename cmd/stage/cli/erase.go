@@ -66,9 +66,8 @@ func newEraseCommand(env *Env) *cobra.Command {
 
 	c.output = addOutputFlag(cmd, "table, or json")
 	c.flags = newStoreFlags(cmd, env)
-	c.flags.allow("STAGE_CONTROL", "STAGE_RESPONSE_FIELD", "STAGE_DEDUPE_TTL", "STAGE_LANE_STREAM",
-		"STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE",
-		"STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT")
+	c.flags.allow("STAGE_CONTROL", "STAGE_RESPONSE_FIELD", "STAGE_DEDUPE_TTL", "STAGE_LANE_STREAM")
+	c.flags.allow(providerSettings...)
 	cmd.RunE = c.flags.runOnStore(c.check, c.run)
 	return cmd
 }
@@ -205,12 +204,11 @@ func (c *eraseCommand) print(plan erases) error {
 	return nil
 }
 
-// confirm shows the plan on the terminal and asks. Without a terminal it is an error that
-// names --yes, since a script must not hang at a question that nobody sees.
+// confirm shows the plan on the terminal and asks.
 func (c *eraseCommand) confirm(plan erases) error {
-	if !terminal.Is(c.env.Stdin) {
-		return config.Invalid(errors.New("there is no terminal to ask on: " +
-			"give --yes to erase without a question, or --dry-run to see what there is"))
+	if err := c.env.canAsk("give --yes to erase without a question, " +
+		"or --dry-run to see what there is"); err != nil {
+		return err
 	}
 	plan.Write(c.env.Stderr)
 	return c.env.ask("Erase it? Nothing brings it back.", errors.New("nothing was erased"))

@@ -61,6 +61,13 @@ const (
 // everyCommand are the variables that each command uses.
 var everyCommand = []string{"STAGE_LOG_LEVEL", "STAGE_LOG_FORMAT"}
 
+// providerSettings are the variables of a command that manages batches at the provider and
+// makes no other call.
+var providerSettings = []string{
+	"STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE",
+	"STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT",
+}
+
 // commonSettings are the variables whose flags the help of a command lists; stage help
 // settings lists all.
 var commonSettings = []string{
@@ -354,34 +361,17 @@ func (c *configFlags) LoadStages(
 	problems = appendProblems(problems, err, "--"+stagesFlag+": ")
 	var cfgs []*config.Config
 	var files []config.EnvFile
-	var texts []string // of the problems of all stages, in order
-	of := make(map[string][]string)
-
-	// A problem is grouped by its text: what all stages inherit from the environment
-	// would be listed once for each of them.
+	var shared sharedProblems
 	for i := range stages {
 		cfg, read, found := c.load(ctx, need, &stages[i])
 		cfgs, files = append(cfgs, cfg), read
 		for _, problem := range found {
-			text := problem.Error()
-			if stages[i].Follows(text) {
-				continue
+			if text := problem.Error(); !stages[i].Follows(text) {
+				shared.add(text, stages[i].Label())
 			}
-			if of[text] == nil {
-				texts = append(texts, text)
-			}
-			of[text] = append(of[text], stages[i].Label())
 		}
 	}
-	for _, text := range texts {
-		if len(of[text]) == len(stages) { // it is not about one of them
-			problems = append(problems, errors.New(text))
-			continue
-		}
-		problems = append(problems,
-			fmt.Errorf("%s: %s", strings.ReplaceAll(strings.Join(of[text], ", "), ", stage ", ", "),
-				text))
-	}
+	problems = append(problems, shared.list(len(stages), ", stage ")...)
 	if len(problems) == 0 {
 		problems = appendProblems(problems, config.CheckCycle(cfgs), "")
 	}
@@ -448,34 +438,54 @@ func (c *configFlags) LoadColumns(
 ) ([]*config.Config, error) {
 	problems := c.given()
 	cfgs := make([]*config.Config, len(columns))
-	of := make(map[string][]string)
-	var texts []string
+	var shared sharedProblems
 	defer func() { c.column = nil }()
 
 	for i, settings := range columns {
 		c.column = settings
 		cfg, files, found := c.load(ctx, need, nil)
 		for _, problem := range found {
-			text := problem.Error()
-			if of[text] == nil {
-				texts = append(texts, text)
-			}
-			of[text] = append(of[text], names[i])
+			shared.add(problem.Error(), names[i])
 		}
 		if cfgs[i] = cfg; cfg != nil {
 			c.exportFiles(files)
 		}
 	}
-	for _, text := range texts {
-		if len(of[text]) < len(columns) {
-			text = strings.Join(of[text], ", ") + ": " + text
-		}
-		problems = append(problems, errors.New(text))
-	}
+	problems = append(problems, shared.list(len(columns), ", ")...)
 	if len(problems) > 0 {
 		return nil, configError(problems)
 	}
 	return cfgs, nil
+}
+
+// sharedProblems groups the problems of several stages or columns by their text: what all
+// inherit from the environment would be listed once for each of them.
+type sharedProblems struct {
+	texts []string // in the order in which they were found
+	of    map[string][]string
+}
+
+// add adds a problem of the stage or column with this name.
+func (s *sharedProblems) add(text, name string) {
+	if s.of == nil {
+		s.of = make(map[string][]string)
+	}
+	if s.of[text] == nil {
+		s.texts = append(s.texts, text)
+	}
+	s.of[text] = append(s.of[text], name)
+}
+
+// list returns the problems, each with the names that have it, unless all do. repeated is
+// what stands between two names and is shortened to a comma.
+func (s *sharedProblems) list(all int, repeated string) (problems []error) {
+	for _, text := range s.texts {
+		if names := s.of[text]; len(names) < all {
+			text = strings.ReplaceAll(strings.Join(names, ", "), repeated, ", ") + ": " + text
+		}
+		problems = append(problems, errors.New(text))
+	}
+	return problems
 }
 
 // appendProblems appends each of the errors that err joins, so that they can be counted

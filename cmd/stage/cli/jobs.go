@@ -330,13 +330,10 @@ func newJobsRemoveCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// confirmRemoval lists the jobs and asks on the terminal. Without a terminal it is an
-// error that names --yes: a script must not hang, and must not remove without being told
-// to.
+// confirmRemoval lists the jobs and asks on the terminal.
 func confirmRemoval(env *Env, list []*jobs.Job) error {
-	if !terminal.Is(env.Stdin) {
-		return config.Invalid(errors.New("there is no terminal to ask on: " +
-			"give --yes to remove without a question"))
+	if err := env.canAsk("give --yes to remove without a question"); err != nil {
+		return err
 	}
 	for _, j := range list {
 		terminal.PrintLine(env.Stderr, "%s  %s", j.Name, describeJob(j))

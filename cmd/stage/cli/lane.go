@@ -235,8 +235,7 @@ func newLaneCancelCommand(env *Env) *cobra.Command {
 		Args:  required(noBatch, cobra.ArbitraryArgs),
 	}
 	flags := newLaneFlags(cmd, env)
-	flags.allow("STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE",
-		"STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT")
+	flags.allow(providerSettings...)
 	run := func(ctx context.Context, cfg *config.Config, all []lane.Batch, args []string) error {
 		var batches []*lane.Batch
 		for _, name := range args { // all are found before the first is cancelled
