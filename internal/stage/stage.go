@@ -157,66 +157,12 @@ func New(
 	s.Log = log.With(slog.String("run_id", s.runID))
 	s.flags = opts.Flags
 
-	// The parts in the view get a pointer to it, by which they find each other.
-	v := &s.view
-	exit := opts.ExitOnFatal || cfg.Rows.OnFatal == "exit"
-	s.finder, s.watchdog.view, s.ending.view = finder{v}, v, v
-	s.pauses = pauses{view: v, exit: exit, began: make(chan struct{}, 1), record: s.record}
-	s.sharing = sharing{view: v, notes: map[string]budgetNote{}, record: s.record}
-	s.steering.view, s.steering.record, s.steering.moved = v, s.record, make(chan *nats.Conn, 1)
-	s.lanes.view, s.lanes.exit, s.lanes.cancel = v, exit, opts.CancelBatches
-
-	s.answerer = replicas.New(s.nc, cfg.Name, s.summary, s.Log)
-	if s.opts.several {
-		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.gauges)
-	} else {
-		s.metrics = metrics.New(version.Current(), s.gauges)
-	}
-	s.tracing = tracing.New(cfg, opts.Spans, opts.Console, s.runID, s.Log)
-	s.exporter = metrics.NewExporter(cfg.MetricsExport(), s.metrics, s.runID, s.Log)
-
-	// Every call, whoever made it, is counted here: rows, batched requests and the batch
-	// lane.
-	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(o call.Outcome) {
-		c := o.Event
-		s.Usage.Call(c)
-		if c.Lane != "" && c.Status == auditlog.CallCapacityRetry {
-			s.lanes.retries.Add(1)
-		}
-		s.metrics.CallDone(c, o.Target, tracing.ErrorType(o.Err, o.Exchange))
-		if opts.Called != nil {
-			opts.Called(o)
-		}
-	})
-
-	s.caller.Refused = func(r call.Refusal) {
-		s.activity.NoteRefusal(status.RefusalReport{
-			Time: r.Time, Provider: r.Provider, Model: r.Model, StatusCode: r.Status,
-			Error:        string(cfg.Secrets().Redact([]byte(r.Error))),
-			RetryAfterMS: retryAfter(r.RetryAfter),
-		})
-	}
-	s.answerer.Row = func(ctx context.Context, row uint64) ([]replicas.Call, *hold.Hold) {
-		return s.callsOf(row), s.RowHold(ctx, row)
-	}
-
-	s.recorder = recorder.New(s.nc, recorder.Config{
-		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads,
-		Explain: config.Explain, Logger: s.Log,
-		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
-		Recorded: s.activity.Note,
-	})
-
-	poolConfig, err := s.poolConfig()
-	if err != nil {
+	s.linkView()
+	s.addReports()
+	s.addCaller(targets)
+	s.addRecorder(payloads)
+	if err := s.addExecutor(prompt); err != nil {
 		return nil, err
-	}
-	if s.executor, err = executor.New(cfg, s.caller, prompt, poolConfig, s.Log); err != nil {
-		return nil, err
-	}
-	s.executor.Failed = s.activity.NoteCause
-	if cfg.HTTP.DashboardPayloads {
-		s.executor.Show = s.activity.NoteRow
 	}
 
 	s.lanes.ledger = s.ledger
@@ -238,7 +184,95 @@ func New(
 		warnOfProcess(s)
 	}
 
-	// The rest are notes about settings, which belong to the log of the stage.
+	s.warnOfSettings(prompt)
+	return s, nil
+}
+
+// linkView gives the parts in the view a pointer to it, by which they find each other.
+func (s *Stage) linkView() {
+	v := &s.view
+	exit := s.opts.ExitOnFatal || s.Cfg.Rows.OnFatal == "exit"
+	s.finder, s.watchdog.view, s.ending.view = finder{v}, v, v
+	s.pauses = pauses{view: v, exit: exit, began: make(chan struct{}, 1), record: s.record}
+	s.sharing = sharing{view: v, notes: map[string]budgetNote{}, record: s.record}
+	s.steering.view, s.steering.record, s.steering.moved = v, s.record, make(chan *nats.Conn, 1)
+	s.lanes.view, s.lanes.exit, s.lanes.cancel = v, exit, s.opts.CancelBatches
+}
+
+// addReports creates what shows the stage to others: answers to their questions, metrics
+// and traces.
+func (s *Stage) addReports() {
+	cfg := s.Cfg
+	s.answerer = replicas.New(s.nc, cfg.Name, s.summary, s.Log)
+	if s.opts.several {
+		s.metrics = metrics.NewOfSeveral(version.Current(), cfg.Name, s.gauges)
+	} else {
+		s.metrics = metrics.New(version.Current(), s.gauges)
+	}
+	s.tracing = tracing.New(cfg, s.opts.Spans, s.opts.Console, s.runID, s.Log)
+	s.exporter = metrics.NewExporter(cfg.MetricsExport(), s.metrics, s.runID, s.Log)
+	s.answerer.Row = func(ctx context.Context, row uint64) ([]replicas.Call, *hold.Hold) {
+		return s.callsOf(row), s.RowHold(ctx, row)
+	}
+}
+
+// addCaller creates the caller. Every call, whoever made it, is counted here: rows,
+// batched requests and the batch lane.
+func (s *Stage) addCaller(targets *call.Targets) {
+	cfg := s.Cfg
+	s.caller = call.NewCaller(targets, s.ledger, cfg.Name, s.runID, func(o call.Outcome) {
+		c := o.Event
+		s.Usage.Call(c)
+		if c.Lane != "" && c.Status == auditlog.CallCapacityRetry {
+			s.lanes.retries.Add(1)
+		}
+		s.metrics.CallDone(c, o.Target, tracing.ErrorType(o.Err, o.Exchange))
+		if s.opts.Called != nil {
+			s.opts.Called(o)
+		}
+	})
+
+	s.caller.Refused = func(r call.Refusal) {
+		s.activity.NoteRefusal(status.RefusalReport{
+			Time: r.Time, Provider: r.Provider, Model: r.Model, StatusCode: r.Status,
+			Error:        string(cfg.Secrets().Redact([]byte(r.Error))),
+			RetryAfterMS: retryAfter(r.RetryAfter),
+		})
+	}
+}
+
+// addRecorder creates the recorder of the audit.
+func (s *Stage) addRecorder(payloads auditlog.Payloads) {
+	cfg := s.Cfg
+	s.recorder = recorder.New(s.nc, recorder.Config{
+		Stream: cfg.Audit.Stream, Subject: cfg.Audit.Subject, Name: cfg.Name, Payloads: payloads,
+		Explain: config.Explain, Logger: s.Log,
+		Stored:   func(kind string) { s.metrics.AuditEvent(auditlog.Kind(kind)) },
+		Recorded: s.activity.Note,
+	})
+}
+
+// addExecutor creates the executor, with the pool and on the caller.
+func (s *Stage) addExecutor(prompt *executor.Prompt) error {
+	cfg := s.Cfg
+	poolConfig, err := s.poolConfig()
+	if err != nil {
+		return err
+	}
+	s.executor, err = executor.New(cfg, s.caller, prompt, poolConfig, s.Log)
+	if err != nil {
+		return err
+	}
+	s.executor.Failed = s.activity.NoteCause
+	if cfg.HTTP.DashboardPayloads {
+		s.executor.Show = s.activity.NoteRow
+	}
+	return nil
+}
+
+// warnOfSettings writes notes about settings, which belong to the log of the stage.
+func (s *Stage) warnOfSettings(prompt *executor.Prompt) {
+	cfg := s.Cfg
 	for _, f := range cfg.Deprecated() {
 		s.Log.Warn("a deprecated setting is set, which a later release refuses",
 			slog.String("variable", f.Variable), slog.String("instead", f.Deprecated))
@@ -251,7 +285,6 @@ func New(
 		s.Log.Warn("the extra body asks for parts of replies that are not kept",
 			slog.String("note", note))
 	}
-	return s, nil
 }
 
 // addConsumers creates a consumer for each partition. With several, the replicas spread
