@@ -95,49 +95,12 @@ func Process(
 	// endInput.
 	reading, endInput := context.WithCancelCause(soft)
 	defer endInput(nil)
-	in, err := load.OpenSource(reading, stdio.In, input, o.Format)
+	checked, err := o.check(reading, stdio, cfg, input)
 	if err != nil {
 		return err
 	}
+	in, out, dir, name := checked.in, checked.out, checked.dir, checked.name
 	defer in.File.Close() //nolint:errcheck // read only
-	name, err := nameOf(o.Job, in.Name)
-	if err != nil {
-		return config.Invalid(err)
-	}
-	if o.Summary != "" { // found out before anything is paid for
-		if _, err := os.Stat(filepath.Dir(o.Summary)); err != nil {
-			return config.Invalid(fmt.Errorf("--summary %s: %w", o.Summary, err))
-		}
-	}
-
-	dir := filepath.Join(cfg.Data.Dir, name)
-	out, err := newOutput(stdio.Out, o.Out, input, dir, cfg.Prompt.ResponseField, o.Force)
-	if err != nil {
-		return config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
-	}
-
-	prompt, err := executor.LoadPrompt(cfg)
-	if err != nil {
-		return config.Invalid(err)
-	}
-	fields, err := o.Table.fields(o.Out, prompt.Base.Schema, cfg.Foreach.Field != "")
-	if err != nil {
-		return config.Invalid(err)
-	}
-	o.Table.keep = prompt.MayKeep()
-	results, err := newTable(reading, o.Out, in, cfg.Prompt.ResponseField, fields, o.Table)
-	if err != nil {
-		return err
-	}
-
-	now, err := newIdentity(cfg, in)
-	if err != nil {
-		return config.Invalid(err)
-	}
-	then, err := openDir(reading, dir, now, in, o.Fresh, cfg.Rows.Dedupe == "stored")
-	if err != nil {
-		return err
-	}
 
 	console := terminal.NewConsole(stdio.Err)
 	log := logging.NewConfigured(cfg, console)
@@ -166,12 +129,12 @@ func Process(
 
 	s := site.Stage
 	defer limitMemory(hard, s, o.LimitMemory)()
-	if then != nil {
+	if then := checked.then; then != nil {
 		if err := checkOrder(soft, s.Conn.NC(), cfg, name); err != nil {
 			return err
 		}
 		s.Log.Info("resuming", slog.String("job", dir))
-		if err := now.takeOver(*then, dir, s.Log); err != nil {
+		if err := checked.now.takeOver(*then, dir, s.Log); err != nil {
 			return err
 		}
 	}
@@ -186,7 +149,7 @@ func Process(
 		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult,
 		rewrite: out.rewriter(),
 		Source:  rows, Total: in.Rows, limit: o.Limit, retry: o.Retry, summary: o.Summary,
-		resumable: !unnamed, earlier: then != nil,
+		resumable: !unnamed, earlier: checked.then != nil,
 		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir),
 		console: console,
 		flush:   func() { logging.Flush(log) },
@@ -203,7 +166,7 @@ func Process(
 	if in.Sum == "" {
 		p.unhashed = rows
 	}
-	if results != nil {
+	if results := checked.results; results != nil {
 		p.Format = results.write
 		p.header = func(ctx context.Context, w io.Writer) error {
 			return results.writeHeader(ctx, w, rows)
@@ -228,6 +191,73 @@ func Process(
 		return err
 	}
 	return checkFailed(p.failed, p.written, o.FailOnError)
+}
+
+// checkedJob is a job of which everything is checked that can be before its server starts.
+type checkedJob struct {
+	in        *load.Source // open
+	out       *output      // not open yet
+	results   *table       // the form of the results, or nil if Out is no table
+	dir, name string
+	now       identity
+	then      *identity // of an earlier run, or nil
+}
+
+// check checks the input, the output, the prompt, the columns, and whether the job in the
+// directory is the same one. The caller closes the input.
+func (o *Options) check(
+	reading context.Context, stdio IO, cfg *config.Config, input string,
+) (_ *checkedJob, err error) {
+	in, err := load.OpenSource(reading, stdio.In, input, o.Format)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = in.File.Close() // read only
+		}
+	}()
+	name, err := nameOf(o.Job, in.Name)
+	if err != nil {
+		return nil, config.Invalid(err)
+	}
+	if o.Summary != "" { // found out before anything is paid for
+		if _, err := os.Stat(filepath.Dir(o.Summary)); err != nil {
+			return nil, config.Invalid(fmt.Errorf("--summary %s: %w", o.Summary, err))
+		}
+	}
+
+	dir := filepath.Join(cfg.Data.Dir, name)
+	out, err := newOutput(stdio.Out, o.Out, input, dir, cfg.Prompt.ResponseField, o.Force)
+	if err != nil {
+		return nil, config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
+	}
+
+	prompt, err := executor.LoadPrompt(cfg)
+	if err != nil {
+		return nil, config.Invalid(err)
+	}
+	fields, err := o.Table.fields(o.Out, prompt.Base.Schema, cfg.Foreach.Field != "")
+	if err != nil {
+		return nil, config.Invalid(err)
+	}
+	o.Table.keep = prompt.MayKeep()
+	results, err := newTable(reading, o.Out, in, cfg.Prompt.ResponseField, fields, o.Table)
+	if err != nil {
+		return nil, err
+	}
+
+	now, err := newIdentity(cfg, in)
+	if err != nil {
+		return nil, config.Invalid(err)
+	}
+	then, err := openDir(reading, dir, now, in, o.Fresh, cfg.Rows.Dedupe == "stored")
+	if err != nil {
+		return nil, err
+	}
+	return &checkedJob{
+		in: in, out: out, results: results, dir: dir, name: name, now: now, then: then,
+	}, nil
 }
 
 // checkBatch reports options that contradict the format of OpenAI's Batch API: its lines
