@@ -119,5 +119,5 @@ func (e *Executor) finishFlight(r *result) {
 // requeue has Run submit jobs again that waited for another.
 func (e *Executor) requeue(jobs ...*job) {
 	e.flights.requeue(jobs)
-	e.signal()
+	e.backlog.wake()
 }

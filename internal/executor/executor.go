@@ -5,7 +5,7 @@
 // A row goes through these steps in this order, each one function; the files are read in
 // the same order:
 //
-//  1. [Executor.Start] puts the row into the queue (executor.go, queue.go).
+//  1. [Executor.Start] puts the row into the backlog (executor.go, backlog.go, queue.go).
 //  2. [Executor.take] takes out the rows that the pool has room for, partitions, keys and
 //     prompts of batched requests in turn (executor.go). The pool keeps their order.
 //  3. [Executor.prepare] makes a job of the row, or answers one that needs no call. Within it [Executor.render] makes the
@@ -76,19 +76,15 @@ type Executor struct {
 	prompt *Prompt
 	log    rowLog
 
-	queue   *rowQueue
-	ready   chan struct{} // holds a token while rows of the queue may be able to begin
-	found   int           // rows of the last take whose replies were stored
-	inHand  atomic.Bool   // rows are on their way from the queue to the pool
-	paused  atomic.Bool   // the pool is: it refuses prompts at once
-	flights *flights      // or nil, and then every row makes its own call
-	steps   steps         // what takes long beside calls
+	backlog *backlog
+	inHand  atomic.Bool // rows are on their way from the backlog to the pool
+	paused  atomic.Bool // the pool is: it refuses prompts at once
+	flights *flights    // or nil, and then every row makes its own call
+	steps   steps       // what takes long beside calls
 
 	gathering *gathering // or nil, and then no call serves several rows
 	media     *mediaDesk
-	described described // jobs whose media have been looked up
-
-	lane *laneRows // rows of the batch lane
+	lane      *laneRows // rows of the batch lane
 }
 
 // New returns an executor and its pool, or what is wrong with poolConfig. It starts
@@ -96,10 +92,9 @@ type Executor struct {
 func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig pool.Config, log *slog.Logger) (*Executor, error) {
 	e := &Executor{
 		cfg: cfg, caller: caller, prompt: prompt, log: rowLog{log, cfg.Process.LogLevel == "debug"},
-		queue: newRowQueue(), ready: make(chan struct{}, 1),
+		backlog: newBacklog(),
 	}
 	e.lane, e.media, e.gathering = newLaneRows(e), newMediaDesk(e), newGathering(e)
-	e.described.wake = e.signal
 	switch cfg.Rows.Dedupe {
 	case "inflight":
 		e.flights = newFlights(0)
@@ -108,42 +103,21 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 	}
 	var once sync.Once
 	prompt.format.Replaced = func(field string) { once.Do(func() { e.log.replaced(field) }) }
-	poolConfig.OnRoom, poolConfig.Expected = e.signal, e.expected
+	poolConfig.OnRoom, poolConfig.Expected = e.backlog.wake, e.expected
 	e.followPauses(&poolConfig)
 	var err error
 	e.Pool, err = pool.New(poolConfig, e.attempt)
 	return e, err
 }
 
-// followPauses has prompts that wait in the queue be refused as soon as the pool pauses:
-// their callers must not wait for its end.
-func (e *Executor) followPauses(cfg *pool.Config) {
-	onPause, onResume := cfg.OnPause, cfg.OnResume
-	cfg.OnPause = func(p pool.Pause) {
-		e.paused.Store(true)
-		e.signal()
-		if onPause != nil {
-			onPause(p)
-		}
-	}
-	cfg.OnResume = func(p pool.Pause) {
-		e.paused.Store(false)
-		if onResume != nil {
-			onResume(p)
-		}
-	}
-}
-
 // Start queues the row and returns at once. It implements [consumer.Executor].
 func (e *Executor) Start(row *consumer.Row) {
 	e.log.queued(row)
+	to := e.backlog
 	if e.lane.has(row) {
-		e.lane.queue.add(entry{row: row})
-		token(e.lane.ready)
-		return
+		to = e.lane.backlog
 	}
-	e.queue.add(entry{row: row})
-	e.signal()
+	to.add(entry{row: row})
 }
 
 // Run renders rows and hands them to the pool until ctx ends; then it hands back the rows
@@ -157,28 +131,25 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 		lane.Go(func() { e.lane.run(ctx, done) })
 		defer lane.Wait()
 	}
+	found := 0 // rows of the last take whose replies were stored
 	for {
 		select {
-		case <-e.ready:
+		case <-e.backlog.ready:
 		case <-done:
 			return
 		}
 		e.submit(ctx, e.flights.takeRequeued())
-		e.media.begin(ctx, e.media.takeAgain(), &e.described)
-		if e.paused.Load() {
-			for _, p := range e.queue.removePrompts(func(*prompt) bool { return true }) {
-				e.submitPrompt(p)
-			}
-		}
+		e.media.begin(ctx, e.media.takeAgain(), e.backlog)
+		e.refusePrompts()
 		e.inHand.Store(true)
-		if jobs := e.finishAll(ctx, e.described.take()); len(jobs) > 0 {
+		if jobs := e.finishAll(ctx, e.backlog.takeDescribed()); len(jobs) > 0 {
 			e.lookUp(ctx, jobs)
 			e.submit(ctx, jobs)
 		}
-		for taken := e.take(ctx); len(taken) > 0; taken = e.take(ctx) {
-			jobs := e.media.begin(ctx, e.prepareAll(ctx, taken), &e.described)
+		for taken := e.take(ctx, found); len(taken) > 0; taken = e.take(ctx, found) {
+			jobs := e.media.begin(ctx, e.prepareAll(ctx, taken), e.backlog)
 			e.lookUp(ctx, jobs)
-			e.countFound(jobs)
+			found = countFound(jobs)
 			e.submit(ctx, jobs)
 		}
 		if ctx.Err() == nil {
@@ -197,7 +168,7 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 // turn out to be stored need no room: it takes as many more as were stored of the last
 // ones. For example, where the pool has room for four rows and all rows are stored, the
 // takes are of 4, 8, 12 rows and so on, up to lookUpRows.
-func (e *Executor) take(ctx context.Context) []entry {
+func (e *Executor) take(ctx context.Context, found int) []entry {
 	room := e.Pool.Room()
 	most := min(room, 1)
 	if e.gathering != nil && room > 0 {
@@ -205,12 +176,12 @@ func (e *Executor) take(ctx context.Context) []entry {
 		most = min(room, lookUpRows)
 	}
 	if e.Store != nil {
-		most = min(max(0, room)+e.found, lookUpRows)
+		most = min(max(0, room)+found, lookUpRows)
 	}
 	if ctx.Err() != nil {
 		most = lookUpRows // to be handed back
 	}
-	return e.queue.take(most, func(row *consumer.Row) bool {
+	return e.backlog.queue.take(most, func(row *consumer.Row) bool {
 		return ctx.Err() != nil || row.MayBegin() && e.media.hasRoom()
 	})
 }
@@ -219,31 +190,31 @@ func (e *Executor) take(ctx context.Context) []entry {
 // fault it is that others fail, see [pool.Config]. The queue is looked at first: a row
 // that has just left it is in hand.
 func (e *Executor) expected() bool {
-	return e.queue.mayGo() || e.inHand.Load() || e.media.soon() || e.gathering.any()
+	return e.backlog.queue.mayGo() || e.inHand.Load() || e.media.soon() || e.gathering.any()
 }
 
-// countFound counts the jobs whose replies are stored, for the next take.
-func (e *Executor) countFound(jobs []*job) {
-	e.found = 0
+// countFound counts the jobs whose replies are stored.
+func countFound(jobs []*job) (found int) {
 	for _, j := range jobs {
 		if j.found != nil {
-			e.found++
+			found++
 		}
 	}
+	return found
 }
 
 // Recall hands back the waiting rows that are no longer wanted. Those that wait for the
 // call of another row are among them: it may wait for capacity for ever, and the
 // hand-over of a partition must not. It implements [consumer.Recaller].
 func (e *Executor) Recall() {
-	for _, w := range e.queue.recall((*consumer.Row).Wanted) {
+	for _, w := range e.backlog.queue.recall((*consumer.Row).Wanted) {
 		if w.fan != nil {
 			w.fan.handBackRest()
 			continue
 		}
 		e.handBack(w.row)
 	}
-	for _, w := range e.lane.queue.recall((*consumer.Row).Wanted) {
+	for _, w := range e.lane.backlog.queue.recall((*consumer.Row).Wanted) {
 		e.handBack(w.row)
 	}
 	for _, j := range e.flights.recall() {
@@ -257,19 +228,8 @@ func (e *Executor) Recall() {
 // Resume looks at the waiting rows again, and at the slots that were held. It implements
 // [consumer.Resumer].
 func (e *Executor) Resume() {
-	e.queue.resume()
-	e.signal()
+	e.backlog.resume()
 	e.Pool.Wake()
-}
-
-// signal makes Run look at the queue and at requeued jobs.
-func (e *Executor) signal() { token(e.ready) }
-
-func token(to chan<- struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
-	}
 }
 
 // submit hands jobs to the pool, except those that share the call of another. It does not

@@ -194,7 +194,7 @@ func (s *gathering) flush() {
 			if s.alarm != nil {
 				s.alarm.Stop()
 			}
-			s.alarm = time.AfterFunc(left, s.e.signal)
+			s.alarm = time.AfterFunc(left, s.e.backlog.wake)
 			break
 		}
 		due = append(due, s.close(0))
@@ -455,7 +455,7 @@ func (s *gathering) done(r result) {
 		own.In = j
 		s.e.done(own)
 	}
-	s.e.signal() // groups may wait for the last one to end
+	s.e.backlog.wake() // groups may wait for the last one to end
 }
 
 // mayBeOneText reports whether a call may have failed for one of its texts: the provider

@@ -38,7 +38,7 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 		h.Kind, h.By = hold.Shared, "row "+hold.RowName(leader)
 		return h
 	}
-	if e.lane.queue.has(row) {
+	if e.lane.backlog.queue.has(row) {
 		h.Kind, h.Why = hold.Batch, "the batch lane has not come to it yet"
 		return h
 	}

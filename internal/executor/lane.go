@@ -28,22 +28,15 @@ type Lane interface {
 
 // laneRows serves the rows of the batch lane. Such a row needs no room in the pool: it is
 // rendered and parked ([laneRows.join]), or its answer is there ([laneRows.judge]). So these
-// rows have a queue and a goroutine of their own, and don't wait behind live ones. A row
-// that can't be answered by a batch goes to the queue of the live ones ([laneRows.goLive]).
+// rows have a backlog and a goroutine of their own, and don't wait behind live ones. A row
+// that can't be answered by a batch goes to the backlog of the live ones ([laneRows.goLive]).
 type laneRows struct {
-	e     *Executor
-	queue *rowQueue
-	ready chan struct{} // holds a token while there may be rows in the queue
-	spent parkedSpent
-
-	described described // jobs whose media have been looked up
+	e       *Executor
+	backlog *backlog
+	spent   parkedSpent
 }
 
-func newLaneRows(e *Executor) *laneRows {
-	l := &laneRows{e: e, queue: newRowQueue(), ready: make(chan struct{}, 1)}
-	l.described.wake = func() { token(l.ready) }
-	return l
-}
+func newLaneRows(e *Executor) *laneRows { return &laneRows{e: e, backlog: newBacklog()} }
 
 // laneRowsAtOnce is how many rows of the lane are rendered before the first is parked.
 const laneRowsAtOnce = 64
@@ -103,7 +96,7 @@ func errandOf(row *consumer.Row) *lane.Errand {
 	return errand
 }
 
-// has reports whether a row that is started goes to the queue of the lane.
+// has reports whether a row that is started goes to the backlog of the lane.
 func (l *laneRows) has(row *consumer.Row) bool {
 	if l.e.Lanes == nil {
 		return false
@@ -131,17 +124,17 @@ func (l *laneRows) run(ctx context.Context, done <-chan struct{}) {
 	}
 	for {
 		select {
-		case <-l.ready:
+		case <-l.backlog.ready:
 		case <-done:
 			return
 		}
-		serve(l.e.finishAll(ctx, l.described.take()))
+		serve(l.e.finishAll(ctx, l.backlog.takeDescribed()))
 		for {
-			rows := l.queue.take(laneRowsAtOnce, mayBegin)
+			rows := l.backlog.queue.take(laneRowsAtOnce, mayBegin)
 			if len(rows) == 0 {
 				break
 			}
-			serve(l.e.media.begin(ctx, l.e.prepareAll(ctx, rows), &l.described))
+			serve(l.e.media.begin(ctx, l.e.prepareAll(ctx, rows), l.backlog))
 		}
 	}
 }
@@ -179,7 +172,7 @@ func (l *laneRows) load(ctx context.Context, j *job) (loaded *llm.Prepared, ok b
 		l.e.giveBack(j)
 	case away:
 		j.prepared = nil
-		l.e.media.begin(ctx, []*job{j}, &l.described)
+		l.e.media.begin(ctx, []*job{j}, l.backlog)
 	default:
 		l.e.answerError(j, err, l.e.uncalled(j), "")
 	}
@@ -208,8 +201,7 @@ func (l *laneRows) goLive(j *job) {
 	s := j.spent
 	s.live, s.rejected, s.complaint = true, j.request.Rejected, j.request.Complaint
 	j.row.Spent = &s
-	l.e.queue.add(entry{row: j.row})
-	l.e.signal()
+	l.e.backlog.add(entry{row: j.row})
 }
 
 // park leaves a row to the lane. What was spent on it is remembered until it is recalled.

@@ -56,7 +56,7 @@ type mediaDesk struct {
 // lookUp is one job at the desk.
 type lookUp struct {
 	job    *job
-	to     *described
+	to     *backlog
 	cancel context.CancelFunc
 	found  bool  // its media have been looked up
 	gone   bool  // it is not in the line, or need not be
@@ -67,36 +67,6 @@ type lookUp struct {
 func newMediaDesk(e *Executor) *mediaDesk {
 	bytes := int64(e.cfg.Window.Bytes)
 	return &mediaDesk{e: e, room: semaphore.NewWeighted(bytes), bytes: bytes, jobs: make(map[*job]*lookUp)}
-}
-
-// described are jobs whose media have been looked up. They wait here for the goroutine that
-// began the look-up.
-type described struct {
-	mu   sync.Mutex
-	jobs []*job
-	wake func()
-}
-
-func (d *described) add(j *job) {
-	d.mu.Lock()
-	d.jobs = append(d.jobs, j)
-	d.mu.Unlock()
-	d.wake()
-}
-
-func (d *described) take() []*job {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	jobs := d.jobs
-	d.jobs = nil
-	return jobs
-}
-
-// waiting reports whether there are jobs to take.
-func (d *described) waiting() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.jobs) > 0
 }
 
 // hasRoom reports whether another row may be taken that may have media.
@@ -111,7 +81,7 @@ func (d *mediaDesk) full() bool { return max(len(d.jobs), len(d.line)) >= mediaR
 
 // begin looks up the media of the jobs that have no request yet. They come back in to. It
 // returns the other jobs.
-func (d *mediaDesk) begin(ctx context.Context, jobs []*job, to *described) (rest []*job) {
+func (d *mediaDesk) begin(ctx context.Context, jobs []*job, to *backlog) (rest []*job) {
 	rest = jobs[:0]
 	for _, j := range jobs {
 		if j.prepared != nil {
@@ -213,7 +183,7 @@ func (d *mediaDesk) leave(at *lookUp, found bool) {
 	after := d.held()
 	switch {
 	case found && at.gone: // it has waited
-		at.to.add(at.job)
+		at.to.addDescribed(at.job)
 	case found:
 		at.found = true
 	default:
@@ -231,17 +201,15 @@ func (d *mediaDesk) leave(at *lookUp, found bool) {
 
 // resume has the rows be looked at again that were told to wait while the desk was full.
 func (d *mediaDesk) resume() {
-	d.e.queue.resume()
-	d.e.signal()
-	d.e.lane.queue.resume()
-	token(d.e.lane.ready)
+	d.e.backlog.resume()
+	d.e.lane.backlog.resume()
 }
 
 // advance has the first jobs of the line go on. The caller has the lock.
 func (d *mediaDesk) advance() {
 	for len(d.line) > 0 && (d.line[0].found || d.line[0].gone) {
 		if at := d.line[0]; !at.gone {
-			at.to.add(at.job)
+			at.to.addDescribed(at.job)
 		}
 		d.line[0] = nil
 		d.line = d.line[1:]
@@ -281,7 +249,7 @@ func (d *mediaDesk) of(row *consumer.Row) (since time.Time, away error) {
 
 // soon reports whether a job is about to leave for the pool.
 func (d *mediaDesk) soon() bool {
-	if d.e.described.waiting() {
+	if d.e.backlog.hasDescribed() {
 		return true
 	}
 	d.mu.Lock()
@@ -310,7 +278,7 @@ func (d *mediaDesk) lookAgain(j *job) {
 	d.mu.Lock()
 	d.again = append(d.again, j)
 	d.mu.Unlock()
-	d.e.signal()
+	d.e.backlog.wake()
 }
 
 func (d *mediaDesk) takeAgain() []*job {

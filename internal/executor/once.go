@@ -27,15 +27,14 @@ type prompt struct {
 // the pool's own context.
 func (e *Executor) CallOnce(ctx context.Context, weight func() int64, attempt func(context.Context, pool.Attempt) pool.Verdict) error {
 	p := &prompt{weight: weight, attempt: attempt, ended: make(chan error, 1)}
-	e.queue.addPrompt(p)
-	e.signal()
+	e.backlog.addPrompt(p)
 	select {
 	case err := <-p.ended:
 		return err
 	case <-ctx.Done():
 	}
 	p.givenUp.Store(true)
-	if len(e.queue.removePrompts(func(other *prompt) bool { return other == p })) > 0 {
+	if len(e.backlog.queue.removePrompts(func(other *prompt) bool { return other == p })) > 0 {
 		return context.Cause(ctx)
 	}
 	e.recallPrompt(p)
@@ -44,6 +43,35 @@ func (e *Executor) CallOnce(ctx context.Context, weight func() int64, attempt fu
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// followPauses has prompts that wait in the queue be refused as soon as the pool pauses:
+// their callers must not wait for its end.
+func (e *Executor) followPauses(cfg *pool.Config) {
+	onPause, onResume := cfg.OnPause, cfg.OnResume
+	cfg.OnPause = func(p pool.Pause) {
+		e.paused.Store(true)
+		e.backlog.wake()
+		if onPause != nil {
+			onPause(p)
+		}
+	}
+	cfg.OnResume = func(p pool.Pause) {
+		e.paused.Store(false)
+		if onResume != nil {
+			onResume(p)
+		}
+	}
+}
+
+// refusePrompts has the pool refuse the prompts in the queue while it is paused.
+func (e *Executor) refusePrompts() {
+	if !e.paused.Load() {
+		return
+	}
+	for _, p := range e.backlog.queue.removePrompts(func(*prompt) bool { return true }) {
+		e.submitPrompt(p)
+	}
 }
 
 // submitPrompt hands a prompt to the pool.

@@ -214,7 +214,7 @@ func (e *Executor) fanOut(in *consumer.Row) {
 		f.concludeIf(true)
 		return
 	}
-	e.queue.add(entry{row: in, fan: f})
+	e.backlog.add(entry{row: in, fan: f})
 }
 
 // noMembers is what the result of an element is made of.
