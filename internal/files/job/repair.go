@@ -248,19 +248,8 @@ func (p *places) findPending(ctx context.Context, of func(place uint64) bool) er
 		p.low+1); err != nil || next == 0 {
 		return err
 	}
-	rows, err := stored.Open(ctx, p.js, stored.ReadOptions{
-		Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1,
-		Until: math.MaxUint64,
-	})
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for {
-		m, err := rows.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
+	o := stored.ReadOptions{Stream: p.cfg.Input.Stream, Filters: []string{p.redriven}, From: p.low + 1}
+	return stored.Each(ctx, p.js, o, func(m *jetstream.RawStreamMsg) error {
 		place, err := stored.Replaced(ctx, p.js.Conn(), p.cfg, m.Header)
 		if err != nil {
 			return err
@@ -270,7 +259,8 @@ func (p *places) findPending(ctx context.Context, of func(place uint64) bool) er
 		if p.own.Has(place) && of(place) && m.Sequence > p.newest[place].row {
 			p.pending[place] = m.Sequence
 		}
-	}
+		return nil
+	})
 }
 
 // wait notes results until no row that was published again lacks one.

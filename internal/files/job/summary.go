@@ -13,6 +13,7 @@ import (
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/ops/usage"
 	"github.com/llm-stage/stage/internal/terminal"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // summaryTimeout bounds each look into the store for the summary. Numbers that are not
@@ -134,25 +135,19 @@ func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	cfg := p.Stage.Cfg
-	entries, err := stored.Open(ctx, js, stored.ReadOptions{
+	entries := stored.ReadOptions{
 		Stream: cfg.Journal.Stream, Filters: []string{streams.JournalSubjects(cfg.Name, 0)},
 		HeadersOnly: true, Brief: true,
-	})
-	if err != nil {
-		return 0, err
 	}
-	defer entries.Close()
 	type answer struct{ row, item string } // item is the element of a row that fans out
 	kept := make(map[answer]bool)
-	for {
-		m, err := entries.Next(ctx)
-		if err != nil || m == nil {
-			return len(kept), err
-		}
+	err = stored.Each(ctx, js, entries, func(m *jetstream.RawStreamMsg) error {
 		row, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 		if err != nil || row <= p.places.low || p.places.own.Has(row) {
-			continue // an entry that is not purged yet
+			return nil // an entry that is not purged yet
 		}
 		kept[answer{m.Header.Get(streams.HeaderSourceSeq), m.Header.Get(streams.HeaderItem)}] = true
-	}
+		return nil
+	})
+	return len(kept), err
 }

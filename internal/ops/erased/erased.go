@@ -19,32 +19,14 @@ import (
 // which they were stored, until its error, which it returns. A message there that is none
 // is an error.
 func Each(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, f func(*proof.Tombstone) error) error {
-	return each(ctx, js, cfg, stored.ErasedSubject(cfg, strconv.Itoa(partition), "*"), false, func(m *jetstream.RawStreamMsg) error {
+	o := stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{stored.ErasedSubject(cfg, strconv.Itoa(partition), "*")}}
+	return stored.Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		t, err := proof.ParseTombstone(m.Data)
 		if err != nil {
 			return fmt.Errorf("message %d of stream %s on %s: %w", m.Sequence, cfg.Result.Stream, m.Subject, err)
 		}
 		return f(t)
 	})
-}
-
-func each(
-	ctx context.Context, js jetstream.JetStream, cfg *config.Config, filter string, headersOnly bool, f func(*jetstream.RawStreamMsg) error,
-) error {
-	r, err := stored.Open(ctx, js, stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{filter}, HeadersOnly: headersOnly})
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
-		if err := f(m); err != nil {
-			return err
-		}
-	}
 }
 
 // Of returns the newest tombstone of a row, whichever partition it is of, or nil.
@@ -58,7 +40,8 @@ func Of(ctx context.Context, js jetstream.JetStream, cfg *config.Config, row uin
 
 // Count returns how many results of a stage were erased.
 func Count(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (n int, err error) {
-	err = each(ctx, js, cfg, stored.ErasedSubject(cfg, "*", "*"), true, func(*jetstream.RawStreamMsg) error {
+	o := stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{stored.ErasedSubject(cfg, "*", "*")}, HeadersOnly: true}
+	err = stored.Each(ctx, js, o, func(*jetstream.RawStreamMsg) error {
 		n++
 		return nil
 	})

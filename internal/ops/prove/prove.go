@@ -87,25 +87,13 @@ func (p *prover) readStones(ctx context.Context, partition int) error {
 	})
 }
 
-// each calls f with each message that is selected.
+// each calls f with each message that is selected, until f returns errEnough or an error.
 func (p *prover) each(ctx context.Context, o stored.ReadOptions, f func(*jetstream.RawStreamMsg) error) error {
-	r, err := stored.Open(ctx, p.js, o)
-	if err != nil {
-		return err
+	err := stored.Each(ctx, p.js, o, f)
+	if errors.Is(err, errEnough) {
+		return nil
 	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
-		if err := f(m); err != nil {
-			if errors.Is(err, errEnough) {
-				return nil
-			}
-			return err
-		}
-	}
+	return err
 }
 
 // errEnough ends a reading.

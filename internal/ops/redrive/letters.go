@@ -38,23 +38,17 @@ func readLetters(ctx context.Context, js jetstream.JetStream, cfg *config.Config
 	} else if err != nil {
 		return nil, fmt.Errorf("look for the stream of the dead letters on %s: %w", subject, streams.Denied(js.Conn(), err))
 	}
-	reader, err := stored.Open(ctx, js, stored.ReadOptions{Stream: l.stream, Filters: []string{subject}})
-	if err != nil {
-		return nil, fmt.Errorf("read the dead letters: %w", err)
-	}
-	defer reader.Close()
-	for {
-		m, err := reader.Next(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read the dead letters: %w", err)
-		}
-		if m == nil {
-			return l, nil
-		}
+	o := stored.ReadOptions{Stream: l.stream, Filters: []string{subject}}
+	err = stored.Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		if row, ok := strings.CutSuffix(m.Header.Get(jetstream.MsgIDHeader), letterID); ok && strings.HasPrefix(row, cfg.Name+"/") {
 			l.at[row] = m.Sequence
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters: %w", err)
 	}
+	return l, nil
 }
 
 // row returns the row of a failed result from its dead letter, as the input had it. It is

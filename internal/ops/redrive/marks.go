@@ -70,34 +70,28 @@ func (r *redriver) markSubject(result string) string {
 // begun.
 func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 	marks := &redriveMarks{begun: make(map[uint64]*redriveMark)}
-	reader, err := stored.OpenReader(ctx, r.js, r.cfg.Result.Stream, r.markSubject(">"), math.MaxUint64, true)
-	if err != nil {
-		return nil, err
-	}
-	defer reader.Close()
-	for {
-		m, err := reader.Next(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if m == nil {
-			return marks, r.findRows(ctx, marks.begun)
-		}
+	o := stored.ReadOptions{Stream: r.cfg.Result.Stream, Filters: []string{r.markSubject(">")}, HeadersOnly: true}
+	err := stored.Each(ctx, r.js, o, func(m *jetstream.RawStreamMsg) error {
 		result, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 10, 64)
 		if err != nil {
-			continue // not a mark
+			return nil // not a mark
 		}
 		if m.Header.Get(headerRedriveAs) != "" {
 			marks.done.Add(result)
 			delete(marks.begun, result)
-			continue
+			return nil
 		}
 		from, err := strconv.ParseUint(m.Header.Get(headerRedriveFrom), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("mark %d of stream %s has no %s header", m.Sequence, r.cfg.Result.Stream, headerRedriveFrom)
+			return fmt.Errorf("mark %d of stream %s has no %s header", m.Sequence, r.cfg.Result.Stream, headerRedriveFrom)
 		}
 		marks.begun[result] = &redriveMark{seq: m.Sequence, from: from}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return marks, r.findRows(ctx, marks.begun)
 }
 
 // findRows looks through the input for the rows of marks that are begun.

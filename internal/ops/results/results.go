@@ -4,6 +4,7 @@ package results
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ type Options struct {
 	// the other.
 	Merged bool
 	// Recreated makes the printer look whether the stream is still the one that it has
-	// printed, which a user of NATS needs a permission for that reading does not.
+	// printed, see [stored.Generation].
 	Recreated bool
 }
 
@@ -44,23 +45,21 @@ type Printer struct {
 	out     *bufio.Writer
 	options Options
 
-	begun   bool
-	created time.Time // of the stream, with Recreated
-	at      uint64    // sequence of the last result printed or left out, with Merged
-	last    selection // of those that were stored when it began
+	which stored.Generation
+	begun bool
+	at    uint64    // sequence of the last result printed or left out, with Merged
+	last  selection // of those that were stored when it began
 }
 
-const (
-	// streamPoll is the time between two looks for a stream that does not exist yet.
-	streamPoll = time.Second
-	// flushAfter bounds how long a line may wait for the next one if the server's count
-	// of messages behind it is wrong.
-	flushAfter = time.Second
-)
+// flushAfter bounds how long a line may wait for the next one if the server's count of
+// messages behind it is wrong.
+const flushAfter = time.Second
 
 // NewPrinter returns a printer. The caller must flush out when it is done.
 func NewPrinter(cfg *config.Config, out *bufio.Writer, o Options) *Printer {
-	return &Printer{cfg: cfg, out: out, options: o}
+	p := &Printer{cfg: cfg, out: out, options: o}
+	p.which = stored.Generation{Ask: o.Recreated, Restart: p.restart}
+	return p
 }
 
 // Print prints the results that are stored now, with Merged those that it has not printed
@@ -84,33 +83,16 @@ func (p *Printer) Print(ctx context.Context, js jetstream.JetStream) error {
 // it begins to. A stream that was deleted and created again is printed from its
 // beginning.
 func (p *Printer) Follow(ctx context.Context, js jetstream.JetStream, waiting func()) error {
-	for waits := false; ; {
+	return p.which.Follow(ctx, func() error {
 		err := p.begin(ctx, js)
 		if err == nil {
 			err = p.read(ctx, js, p.filter(), true)
 		}
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case !errors.Is(err, jetstream.ErrStreamNotFound):
-			return err
+		if errors.Is(err, jetstream.ErrStreamNotFound) { // what is printed may wait long for more
+			return cmp.Or(p.out.Flush(), err)
 		}
-		if err := p.out.Flush(); err != nil {
-			return err
-		}
-		// With Recreated, begin finds out: a server that stops denies its streams, too.
-		if !p.options.Recreated {
-			p.restart()
-		}
-		if !waits {
-			waits = true
-			waiting()
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(streamPoll):
-		}
-	}
+		return err
+	}, waiting)
 }
 
 // restart makes the printer begin with the first result again: the stream is another one.
@@ -130,16 +112,8 @@ func (p *Printer) filter() string {
 
 // begin selects among the stored results, once for a stream.
 func (p *Printer) begin(ctx context.Context, js jetstream.JetStream) (err error) {
-	if p.options.Recreated {
-		s, err := js.Stream(ctx, p.cfg.Result.Stream)
-		if err != nil {
-			return err
-		}
-		now := s.CachedInfo().Created
-		if !p.created.Equal(now) {
-			p.restart()
-		}
-		p.created = now
+	if err := p.which.Look(ctx, js, p.cfg.Result.Stream); err != nil {
+		return err
 	}
 	if p.begun {
 		return nil

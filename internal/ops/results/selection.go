@@ -96,23 +96,14 @@ func (p *Printer) look(ctx context.Context, js jetstream.JetStream, from, until 
 // eachResult calls f with each result that the options select, without its body.
 func eachResult(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o stored.ReadOptions, f func(stored.Result)) error {
 	o.Stream, o.HeadersOnly = cfg.Result.Stream, true
-	reader, err := stored.Open(ctx, js, o)
-	if err != nil {
-		return err
-	}
-	defer reader.Close()
-	for {
-		m, err := reader.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
+	return stored.Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		if _, ok := stored.PartitionOf(m.Subject); !ok {
-			continue
+			return nil
 		}
 		r, err := stored.NewResult(m)
-		if err != nil {
-			return err
+		if err == nil {
+			f(r)
 		}
-		f(r)
-	}
+		return err
+	})
 }

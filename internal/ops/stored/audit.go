@@ -48,7 +48,7 @@ func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 	if len(kinds) == 0 {
 		o.Filters = []string{cfg.Audit.Subject + "." + cfg.Name + ".>"}
 	}
-	return eachMessage(ctx, js, o, func(m *jetstream.RawStreamMsg) error { return f(auditMessage(m)) })
+	return Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error { return f(auditMessage(m)) })
 }
 
 // FindAudit calls f with the call and row events of one row of the input, in the order of
@@ -68,7 +68,7 @@ func FindAuditOf(
 ) error {
 	o.Stream, o.HeadersOnly = cfg.Audit.Stream, true
 	o.Filters = []string{AuditSubject(cfg, auditlog.KindCall), AuditSubject(cfg, auditlog.KindRow)}
-	return eachMessage(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
+	return Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		if err := passed(m.Time); err != nil || !mayBeOf(m.Header, anyOf) {
 			return err
 		}
@@ -122,22 +122,4 @@ func Original(m *jetstream.RawStreamMsg) uint64 {
 		return m.Sequence
 	}
 	return seq
-}
-
-// eachMessage calls f with the messages that o selects, until its error, which it returns.
-func eachMessage(ctx context.Context, js jetstream.JetStream, o ReadOptions, f func(*jetstream.RawStreamMsg) error) error {
-	r, err := Open(ctx, js, o)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
-		if err := f(m); err != nil {
-			return err
-		}
-	}
 }

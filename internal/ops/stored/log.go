@@ -15,25 +15,21 @@ import (
 // ReadClaims returns the claims of a partition up to a sequence of the result stream. A
 // message that is no claim is a [config.Error].
 func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, until uint64) (claims []Claim, err error) {
-	r, err := OpenReader(ctx, js, cfg.Result.Stream, LogSubject(cfg, partition, "claim"), until, false)
-	if err != nil {
-		return nil, err
+	o := ReadOptions{
+		Stream: cfg.Result.Stream, Filters: []string{LogSubject(cfg, partition, "claim")}, Until: until,
 	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return claims, err
-		}
+	err = Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		var c streams.Claim
 		if err := json.Unmarshal(m.Data, &c); err != nil {
-			return nil, config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", m.Sequence, cfg.Result.Stream, err))
+			return config.Invalid(fmt.Errorf("message %d of stream %s is no claim: %w", m.Sequence, cfg.Result.Stream, err))
 		}
 		claims = append(claims, Claim{
 			At: m.Sequence, Stored: m.Time, Owner: c.Owner, Mark: c.HighWaterMark, Version: c.Version, Input: c.InputStream, Created: c.InputCreated,
 			Order: c.Order, Key: c.Key, Progress: ProgressOf(m.Header), Header: m.Header, Body: m.Data,
 		})
-	}
+		return nil
+	})
+	return claims, err
 }
 
 // LogSubject returns a subject of a partition's log in the result stream; what is rows,

@@ -15,23 +15,18 @@ import (
 // each partition, since either may have left the stream.
 func Partitions(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (int, error) {
 	prefix := cfg.Result.Subject + "." + cfg.Name
-	r, err := Open(ctx, js, ReadOptions{
-		Stream: cfg.Result.Stream, Filters: []string{prefix + ".*.claim", prefix + ".*.rows"}, LastPerSubject: true, HeadersOnly: true,
-	})
-	if err != nil {
-		return 0, err
+	o := ReadOptions{
+		Stream: cfg.Result.Stream, Filters: []string{prefix + ".*.claim", prefix + ".*.rows"},
+		LastPerSubject: true, HeadersOnly: true,
 	}
-	defer r.Close()
 	n := cfg.Streams.Partitions
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return n, err
-		}
+	err := Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		if p, ok := PartitionOf(m.Subject); ok {
 			n = max(n, p+1)
 		}
-	}
+		return nil
+	})
+	return n, err
 }
 
 // PartitionOf returns the partition of a subject in the log of one: its token before the

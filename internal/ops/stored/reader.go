@@ -98,6 +98,17 @@ func Open(ctx context.Context, js jetstream.JetStream, o ReadOptions) (*Reader, 
 	return r, nil
 }
 
+// Each calls f with each message that o selects, in the order of the stream. An error of f
+// ends the reading and is returned.
+func Each(ctx context.Context, js jetstream.JetStream, o ReadOptions, f func(*jetstream.RawStreamMsg) error) error {
+	r, err := Open(ctx, js, o)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return r.Each(ctx, f)
+}
+
 // Close ends the reading, see [streams.Reading.Close].
 func (r *Reader) Close() {
 	if r.reading != nil {
@@ -175,6 +186,20 @@ func (r *Reader) what() string {
 // Next returns the next message; nil at the end. It blocks until there is one.
 func (r *Reader) Next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	return r.NextBefore(ctx, nil)
+}
+
+// Each calls f with each message that is left. An error of f ends the reading and is
+// returned.
+func (r *Reader) Each(ctx context.Context, f func(*jetstream.RawStreamMsg) error) error {
+	for {
+		m, err := r.Next(ctx)
+		if err != nil || m == nil {
+			return err
+		}
+		if err := f(m); err != nil {
+			return err
+		}
+	}
 }
 
 // ErrNoMore means that there is no further message, or none at the moment.

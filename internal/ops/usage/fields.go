@@ -137,22 +137,14 @@ func (f *fields) inResult(ctx context.Context, js jetstream.JetStream, stage str
 // none.
 func (f *fields) each(ctx context.Context, js jetstream.JetStream, o stored.ReadOptions, add func(*jetstream.RawStreamMsg) error) error {
 	in, err := stored.Open(ctx, js, o)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // an error of add, whose stream is another, counts
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	for {
-		m, err := in.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
-		if err := add(m); err != nil {
-			return err
-		}
-	}
+	return in.Each(ctx, add)
 }
 
 // place returns the place of the member's value in the list of values. A text is that text,

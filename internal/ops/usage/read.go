@@ -22,7 +22,8 @@ type Options struct {
 	// Since is when the first event was stored; zero means all are read.
 	Since time.Time
 	// Recreated is set where each connection may be to another process, of an embedded
-	// store: whether the stream is another one too is then found out by asking.
+	// store: whether the stream is another one too is then found out by asking, see
+	// [stored.Generation].
 	Recreated bool
 }
 
@@ -32,8 +33,8 @@ type Reader struct {
 	cfg      *config.Config
 	book     *Book
 	options  Options
-	at       uint64    // the last message that was read
-	created  time.Time // of the stream; with Recreated
+	at       uint64 // the last message that was read
+	which    stored.Generation
 	begins   time.Time // of the stream; zero means that nothing of it is gone
 	first    uint64    // the first message that is left
 	audit    time.Time // when the stream was created
@@ -48,6 +49,7 @@ type Reader struct {
 // NewReader returns a reader at the beginning of the stream.
 func NewReader(cfg *config.Config, book *Book, o Options) *Reader {
 	r := &Reader{cfg: cfg, book: book, options: o, show: shower{dirty: true}}
+	r.which = stored.Generation{Ask: o.Recreated, Restart: func() { r.at = 0 }}
 	for _, d := range book.by {
 		if name, ok := d.Field(); ok {
 			r.fields = newFields(cfg, name)
@@ -87,12 +89,8 @@ func (r *Reader) Show(changed func() error) error {
 	return r.show.now()
 }
 
-const (
-	// streamPoll is the time between two looks for a stream that does not exist.
-	streamPoll = time.Second
-	// showEvery is the time between two reports of changes.
-	showEvery = time.Second
-)
+// showEvery is the time between two reports of changes.
+const showEvery = time.Second
 
 // Follow reads the events that are stored and those that come, until ctx ends, and
 // returns its cause. It calls changed once all that was stored has been read, then after
@@ -100,42 +98,18 @@ const (
 // waits; it calls waiting once when it begins to. A stream that was deleted and created
 // again is read from its beginning, and adds to the sums.
 func (r *Reader) Follow(ctx context.Context, js jetstream.JetStream, waiting func(), changed func() error) error {
-	for waits := false; ; {
-		err := r.begin(ctx, js)
-		if err == nil {
-			err = r.read(ctx, js, changed)
-		}
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case !errors.Is(err, jetstream.ErrStreamNotFound):
+	return r.which.Follow(ctx, func() error {
+		if err := r.begin(ctx, js); err != nil {
 			return err
 		}
-		// With Recreated, begin finds out: a server that stops denies its streams, too.
-		if !r.options.Recreated {
-			r.at = 0
-		}
-		if !waits {
-			waits = true
-			waiting()
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(streamPoll):
-		}
-	}
+		return r.read(ctx, js, changed)
+	}, waiting)
 }
 
 // begin finds out what stream is there, and since when.
 func (r *Reader) begin(ctx context.Context, js jetstream.JetStream) error {
-	if r.options.Recreated {
-		s, err := js.Stream(ctx, r.cfg.Audit.Stream)
-		if err != nil {
-			return err
-		}
-		if now := s.CachedInfo().Created; !r.created.Equal(now) {
-			r.at, r.created = 0, now
-		}
+	if err := r.which.Look(ctx, js, r.cfg.Audit.Stream); err != nil {
+		return err
 	}
 	if r.at > 0 {
 		return nil
@@ -256,25 +230,18 @@ func (s *shower) now() error {
 // [jetstream.ErrStreamNotFound].
 func Unknown(ctx context.Context, js jetstream.JetStream, cfg *config.Config, stages []string) (unknown, known []string, err error) {
 	prefix := cfg.Audit.Subject + "."
-	r, err := stored.Open(ctx, js, stored.ReadOptions{
+	o := stored.ReadOptions{
 		Stream: cfg.Audit.Stream, Filters: []string{prefix + "*.*.*"}, LastPerSubject: true, HeadersOnly: true,
-	})
-	if err != nil {
-		return nil, nil, err
 	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil {
-			return nil, nil, err
-		}
-		if m == nil {
-			break
-		}
+	err = stored.Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		name, _, _ := strings.Cut(strings.TrimPrefix(m.Subject, prefix), ".")
 		if i, has := slices.BinarySearch(known, name); !has {
 			known = slices.Insert(known, i, name)
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	for _, name := range stages {
 		if !slices.Contains(known, name) {

@@ -99,19 +99,8 @@ func (r *Reader) loadRolled(ctx context.Context, js jetstream.JetStream) error {
 	for _, name := range r.options.Stages {
 		filters = append(filters, rollUpPrefix+name+".*")
 	}
-	in, err := stored.Open(ctx, js, stored.ReadOptions{Stream: RollUpStream, Filters: filters})
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	for {
-		m, err := in.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
+	o := stored.ReadOptions{Stream: RollUpStream, Filters: filters}
+	err = stored.Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {
 		one := &rolled{at: m.Sequence}
 		day, dayErr := time.Time{}, json.Unmarshal(m.Data, one)
 		if dayErr == nil {
@@ -120,12 +109,16 @@ func (r *Reader) loadRolled(ctx context.Context, js jetstream.JetStream) error {
 		if dayErr != nil {
 			return fmt.Errorf("message %d of stream %s is no day of a roll-up: %w", m.Sequence, RollUpStream, dayErr)
 		}
-		if day.Before(r.options.Since) {
-			continue
+		if !day.Before(r.options.Since) {
+			r.rolled[rolledDay{one.Stage, day.Unix() / secondsOfDay}] = one
+			r.book.addRolled(one, day)
 		}
-		r.rolled[rolledDay{one.Stage, day.Unix() / secondsOfDay}] = one
-		r.book.addRolled(one, day)
+		return nil
+	})
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
 	}
+	return err
 }
 
 // inRolled reports whether a day that was rolled up has the call, which is in a message of
