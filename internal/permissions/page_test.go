@@ -20,7 +20,7 @@ var page = map[section]map[string]string{
 	sectionStatus:     nil,
 	sectionRows:       nil,
 	sectionControl:    {"STAGE_CONTROL": "true"},
-	sectionCreate:     {"STAGE_CREATE_STREAMS": "true"},
+	sectionCreate:     {"STAGE_CREATE_STREAMS": "true", "STAGE_BATCH": "true"},
 	sectionPartitions: {"STAGE_PARTITIONS": "2", "STAGE_INPUT_SUBJECT": "rows.{partition}.>"},
 	sectionBudget:     {"STAGE_BUDGET": "account"},
 	sectionLane:       {"STAGE_LANE": "batch"},

@@ -18,11 +18,9 @@ func TestThePermissionsOfABudgetAreEnoughAndAllUsed(t *testing.T) {
 	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	may := g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Budget])
 	s := newSite(t, g, map[string]permissions.Grant{
-		"stage": may, "other": may, "poor": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status]), "setup": g[permissions.Run].And(g[permissions.Setup]),
+		"stage": may, "other": may, "poor": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status]), "setup": setupOf(g),
 	})
-	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
-		t.Errorf("setup: %s", out)
-	}
+	s.setUp(nil)
 	s.rows = oldRows(t, s.nc)
 	environ := with(newLLM(t, llmtest.Config{}), vars{"STAGE_BUDGET": "account", "STAGE_RETRY_MAX_ATTEMPTS": "1"})
 	leader := run(t, with(environ, s.as("stage")))
@@ -38,11 +36,7 @@ func TestThePermissionsOfABudgetAreEnoughAndAllUsed(t *testing.T) {
 	s.await(n)
 	poor.stop()
 	noneDenied(t, leader, member)
-	for _, entry := range g[permissions.Budget].Publish {
-		if !s.seen.on(entry) {
-			t.Errorf("the stage may publish on %s, but never did", entry)
-		}
-	}
+	s.allUsed("the stage", g[permissions.Budget].Publish)
 	text, _ := poor.logs.read()
 	if got := strings.Count(text, "its NATS user must be allowed to publish and subscribe"); got != 1 {
 		t.Errorf("the log says %d times what to allow, want once:\n%s", got, text)

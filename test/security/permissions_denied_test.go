@@ -295,7 +295,13 @@ func TestEachPermissionThatIsMissingIsReported(t *testing.T) {
 	cases := []missing{{"", all}}
 	all.Publish = slices.Compact(slices.Sorted(slices.Values(all.Publish))) // two features may need the same
 	for _, entry := range all.Publish {
-		cases = append(cases, missing{entry, permissions.Grant{Publish: drop(all.Publish, entry), Subscribe: all.Subscribe, Responses: all.Responses}})
+		grant := permissions.Grant{Publish: drop(all.Publish, entry), Subscribe: all.Subscribe, Responses: all.Responses}
+		if strings.HasPrefix(entry, "$JS.ACK.") {
+			// An ack goes to the reply subject of a row, so whoever may answer messages may ack each delivery once. Only a
+			// row that was delivered twice, before and after the reset of a take-over, would then be denied its ack.
+			grant.Responses = nil
+		}
+		cases = append(cases, missing{entry, grant})
 	}
 	for _, entry := range all.Subscribe {
 		cases = append(cases, missing{entry, permissions.Grant{Publish: all.Publish, Subscribe: drop(all.Subscribe, entry), Responses: all.Responses}})

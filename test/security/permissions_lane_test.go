@@ -13,12 +13,10 @@ func TestThePermissionsOfTheLaneCommandsAreEnough(t *testing.T) {
 	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	create := permissions.Grant{Publish: []string{"$JS.API.STREAM.CREATE.LANE"}}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create), "lane": {Publish: g["lane"].Publish, Subscribe: g[permissions.Run].Subscribe},
+		"setup": setupOf(g).And(g[permissions.Lane], create), "lane": {Publish: g["lane"].Publish, Subscribe: g[permissions.Run].Subscribe},
 	})
-	lane := vars{"STAGE_LANE": "batch", "STAGE_BATCH": "false"}
-	if out := s.command("setup", with(lane, vars{"STAGE_CREATE_STREAMS": "true"}), "setup"); !strings.Contains(out, "are ready") {
-		t.Errorf("setup: %s", out)
-	}
+	lane := vars{"STAGE_LANE": "batch"}
+	s.setUp(lane)
 	s.command("setup", lane, "setup") // only checks
 	const intent = `{"kind":"intent","token":"b7c1e2","time":"2026-01-02T03:04:05Z","provider":"openai","rows":{"n":1,"seqs":"AQ==","hashes":"AAAAAAAAAAA="}}`
 	stagetest.Value(s.nc.Request("lane.stage.0.b7c1e2", []byte(intent), s.nc.Opts.Timeout))(t)
@@ -33,16 +31,14 @@ func TestThePermissionsOfTheLaneAreEnoughAndAllUsed(t *testing.T) {
 	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	create := permissions.Grant{Publish: []string{"$JS.API.STREAM.CREATE.LANE"}}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"setup": g[permissions.Run].And(g[permissions.Setup], g[permissions.Lane], create),
+		"setup": setupOf(g).And(g[permissions.Lane], create),
 		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Lane]),
 	})
 	lane := vars{
 		"STAGE_LANE": "batch", "STAGE_LANE_WAIT": "300ms", "STAGE_LANE_POLL": "300ms", "STAGE_LLM_PROVIDER": "mock",
 		"STAGE_TEMPLATE": "Row {{ row.n }}", "STAGE_JOURNAL_AFTER": "0",
 	}
-	if out := s.command("setup", with(lane, vars{"STAGE_CREATE_STREAMS": "true", "STAGE_BATCH": "false"}), "setup"); !strings.Contains(out, "are ready") {
-		t.Errorf("setup: %s", out)
-	}
+	s.setUp(lane)
 	s.rows = oldRows(t, s.nc)
 	environ := with(s.as("stage"), lane)
 	s.load(30)
@@ -50,9 +46,5 @@ func TestThePermissionsOfTheLaneAreEnoughAndAllUsed(t *testing.T) {
 	s.await(30)
 	owner.stop()
 	noneDenied(t, owner)
-	for _, entry := range g[permissions.Lane].Publish {
-		if !s.seen.on(entry) {
-			t.Errorf("the stage may publish on %s, but never did", entry)
-		}
-	}
+	s.allUsed("the stage", g[permissions.Lane].Publish)
 }

@@ -3,10 +3,8 @@
 package security_test
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -32,13 +30,12 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 		return permissions.Grant{Publish: g[command].Publish, Subscribe: run1.Subscribe}
 	}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"stage": run1.And(g[permissions.Batches], g[permissions.Status], g[permissions.Control]), "setup": run1.And(g[permissions.Setup]), "load": only("load"), "results": only("results"),
+		"stage": run1.And(g[permissions.Batches], g[permissions.Status], g[permissions.Control]), "setup": setupOf(g), "load": only("load"), "results": only("results"),
 		"tail": only("tail").And(permissions.Grant{Publish: g["tail --row"].Publish}), "verify": only("verify").And(permissions.Grant{Publish: g[permissions.Readings].Publish}), "redrive": only("redrive"),
-		"batch": only("batch"), "usage": only("usage"), "status": only("status"), "steer": only("pause, resume, probe, drain"),
+		"batch": only("batch"), "usage": only("usage"), "roll-up": only("usage").And(g["usage with a roll-up"], permissions.Grant{Publish: []string{"usage.>", "$JS.API.STREAM.CREATE.USAGE"}}),
+		"status": only("status"), "steer": only("pause, resume, probe, drain"),
 	})
-	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true"}, "setup"); !strings.Contains(out, "are ready") {
-		t.Errorf("setup: %s", out)
-	}
+	s.setUp(nil)
 	s.rows = oldRows(t, s.nc)
 	kept := stagetest.Value(s.nc.SubscribeSync("journal.stage.0.>"))(t)
 	var calls atomic.Int32
@@ -71,8 +68,8 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	again.stop()
 	noneDenied(t, standby, again)
 	s.batch(environ)
-	s.allUsed("stage")
-	s.allUsed("setup")
+	s.allUsed("stage", s.users["stage"].Publish)
+	s.allUsed("setup", s.users["setup"].Publish)
 
 	rowsFile := stagetest.File(t, "rows.jsonl", []byte("{\"n\":7}\n{\"n\":8}\n"))
 	s.command("load", nil, "load", rowsFile)
@@ -93,8 +90,13 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	if out := s.command("tail", nil, "tail", "--row", "2"); !strings.Contains(out, "row 2") {
 		t.Errorf("tail: %s", out)
 	}
-	if out := s.command("usage", nil, "usage"); !strings.Contains(out, "\ntotal ") {
-		t.Errorf("usage: %s", out)
+	usage := s.command("usage", nil, "usage")
+	if !strings.Contains(usage, "\ntotal ") {
+		t.Errorf("usage: %s", usage)
+	}
+	s.command("roll-up", nil, "usage", "--roll-up")
+	if out := s.command("roll-up", nil, "usage"); out != usage {
+		t.Errorf("usage with a roll-up: %s, want as without it: %s", out, usage)
 	}
 	// The mark of a redrive that was killed: the next one looks for its row.
 	if err := s.nc.PublishMsg(&nats.Msg{Subject: "results.stage.redrive.0.1000000", Header: nats.Header{"Stage-Redrive-From": {"1"}}}); err != nil {
@@ -105,8 +107,8 @@ func TestTheDocumentedPermissionsAreEnoughAndAllUsed(t *testing.T) {
 	after.stop()
 	noneDenied(t, after)
 	s.command("verify", nil, "verify")
-	for user := range maps.Keys(s.users) {
-		s.allUsed(user)
+	for user, grant := range s.users {
+		s.allUsed(user, grant.Publish)
 	}
 }
 
@@ -126,16 +128,6 @@ func TestAUserWhoMayNotDeleteConsumersIsNotWarned(t *testing.T) {
 	}
 }
 
-// allUsed checks that each subject that a user may publish on was published on.
-func (s *site) allUsed(user string, but ...string) {
-	s.t.Helper()
-	for _, entry := range s.users[user].Publish {
-		if !slices.Contains(but, entry) && !s.seen.on(entry) {
-			s.t.Errorf("%s may publish on %s, but never did", user, entry)
-		}
-	}
-}
-
 // heldRow answers all rows at once except the first, whose first call gets no answer.
 func heldRow(calls *atomic.Int32) llmtest.Config {
 	var held atomic.Bool
@@ -148,7 +140,8 @@ func heldRow(calls *atomic.Int32) llmtest.Config {
 	}}
 }
 
-// batch sends a stage a batch of two prompts, and pings it.
+// batch sends a stage a batch of two prompts, and pings it. It leaves a deferred batch with the stage, and another one
+// until the stage removes it.
 func (s *site) batch(environ vars) {
 	s.t.Helper()
 	stage := run(s.t, environ)
@@ -160,6 +153,24 @@ func (s *site) batch(environ vars) {
 	}
 	if out := s.command("batch", nil, "batch", stagetest.File(s.t, "batch.json", []byte(`{"prompts":["three"]}`))); !strings.Contains(out, `success`) {
 		s.t.Errorf("batch: %s", out)
+	}
+	deferred := func(id string) string {
+		return stagetest.File(s.t, id+".json", []byte(`{"prompts":["four"],"id":"`+id+`"}`))
+	}
+	s.command("batch", nil, "batch", "--detach", deferred("kept"))
+	if out := s.command("batch", nil, "batch", "get", "kept", "--wait", patience.String()); !strings.Contains(out, `"done":1`) {
+		s.t.Errorf("batch get: %s", out)
+	}
+	if out := s.command("batch", nil, "batch", "cancel", "kept"); !strings.Contains(out, "done, 1 of 1") {
+		s.t.Errorf("batch cancel: %s", out)
+	}
+	if out := s.command("batch", nil, "batch", "ls"); !strings.Contains(out, "kept") {
+		s.t.Errorf("batch ls: %s", out)
+	}
+	removals := stagetest.Value(s.nc.SubscribeSync("$JS.API.STREAM.PURGE.BATCHES"))(s.t)
+	s.command("batch", nil, "batch", "--detach", "--keep", "1s", deferred("removed"))
+	if _, err := removals.NextMsg(patience); err != nil {
+		s.t.Errorf("the removal of a batch: %v", err)
 	}
 	stage.stop()
 	noneDenied(s.t, stage)

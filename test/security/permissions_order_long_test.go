@@ -3,7 +3,6 @@
 package security_test
 
 import (
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -18,11 +17,9 @@ func TestThePermissionsOfOrderByKeyAreEnoughAndAllUsed(t *testing.T) {
 	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	order := vars{"STAGE_ORDER": "key", "STAGE_ORDER_KEY": "field.n"}
 	s := newSite(t, g, map[string]permissions.Grant{
-		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Order]), "setup": g[permissions.Run].And(g[permissions.Setup]),
+		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Order]), "setup": setupOf(g),
 	})
-	if out := s.command("setup", with(order, vars{"STAGE_CREATE_STREAMS": "true"}), "setup"); !strings.Contains(out, "are ready") {
-		t.Errorf("setup: %s", out)
-	}
+	s.setUp(order)
 	s.rows = oldRows(t, s.nc)
 	var calls atomic.Int32
 	environ := with(newLLM(t, heldRow(&calls)), s.as("stage"), order, vars{"STAGE_POOL_SIZE": "4", "STAGE_RETRY_MAX_ATTEMPTS": "1"})
@@ -41,9 +38,5 @@ func TestThePermissionsOfOrderByKeyAreEnoughAndAllUsed(t *testing.T) {
 	}
 	standby.stop()
 	noneDenied(t, standby)
-	for _, entry := range g[permissions.Order].Publish {
-		if !s.seen.on(entry) {
-			t.Errorf("the stage may publish on %s, but never did", entry)
-		}
-	}
+	s.allUsed("the stage", g[permissions.Order].Publish)
 }

@@ -18,11 +18,9 @@ func TestThePermissionsOfRowsOnTheDashboardAreEnoughAndAllUsed(t *testing.T) {
 	t.Parallel()
 	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)
 	s := newSite(t, g, map[string]permissions.Grant{
-		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows]), "setup": g[permissions.Run].And(g[permissions.Setup]),
+		"stage": g[permissions.Run].And(g[permissions.Batches], g[permissions.Status], g[permissions.Rows]), "setup": setupOf(g),
 	})
-	if out := s.command("setup", vars{"STAGE_CREATE_STREAMS": "true", "STAGE_BATCH": "false"}, "setup"); !strings.Contains(out, "are ready") {
-		t.Errorf("setup: %s", out)
-	}
+	s.setUp(nil)
 	s.rows = oldRows(t, s.nc)
 	stage := run(t, with(newLLM(t, llmtest.Config{}), s.as("stage"), vars{"STAGE_TEMPLATE": "Row {{ row.missing }}"}))
 	s.load(3)
@@ -43,9 +41,5 @@ func TestThePermissionsOfRowsOnTheDashboardAreEnoughAndAllUsed(t *testing.T) {
 	}
 	stage.stop()
 	noneDenied(t, stage)
-	for _, entry := range g[permissions.Rows].Publish {
-		if !s.seen.on(entry) {
-			t.Errorf("the stage may publish on %s, but never did", entry)
-		}
-	}
+	s.allUsed("the stage", g[permissions.Rows].Publish)
 }

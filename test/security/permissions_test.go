@@ -2,6 +2,7 @@ package security_test
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,19 @@ func (s *site) as(user string) vars {
 	}
 }
 
+// setupOf are the entries of a user who creates the streams.
+func setupOf(g permissions.Grants) permissions.Grant {
+	return g[permissions.Run].And(g[permissions.Batches], g[permissions.Setup])
+}
+
+// setUp creates the streams and durables that a stage with some settings needs, as the user "setup".
+func (s *site) setUp(settings vars) {
+	s.t.Helper()
+	if out := s.command("setup", with(vars{"STAGE_CREATE_STREAMS": "true"}, settings), "setup"); !strings.Contains(out, "are ready") {
+		s.t.Errorf("setup: %s", out)
+	}
+}
+
 // command runs a command, which must succeed, and returns its output.
 func (s *site) command(user string, environ vars, args ...string) string {
 	s.t.Helper()
@@ -64,15 +78,20 @@ type traffic struct {
 	nc       *nats.Conn
 	mu       sync.Mutex
 	subjects map[string]bool
+	more     chan struct{} // closed and replaced at each new subject
 }
 
 func watch(t *testing.T, nc *nats.Conn) *traffic {
 	t.Helper()
-	w := &traffic{nc: nc, subjects: make(map[string]bool)}
+	w := &traffic{nc: nc, subjects: make(map[string]bool), more: make(chan struct{})}
 	sub, err := nc.Subscribe(">", func(m *nats.Msg) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.subjects[m.Subject] = true
+		if !w.subjects[m.Subject] {
+			w.subjects[m.Subject] = true
+			close(w.more)
+			w.more = make(chan struct{})
+		}
 	})
 	if err == nil {
 		err = sub.SetPendingLimits(-1, -1)
@@ -86,16 +105,35 @@ func watch(t *testing.T, nc *nats.Conn) *traffic {
 	return w
 }
 
-// on reports whether anything was published on a subject that an entry matches.
-func (w *traffic) on(entry string) bool {
+// on reports whether anything was published on a subject that an entry matches. more is closed when there is a new subject.
+func (w *traffic) on(entry string) (found bool, more <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for subject := range w.subjects {
 		if permissions.Matches(entry, subject) {
-			return true
+			return true, nil
 		}
 	}
-	return false
+	return false, w.more
+}
+
+// allUsed checks that something was published on a subject of each entry. It waits for that: the last message of a command
+// that has ended may still be under way.
+func (s *site) allUsed(who string, entries []string) {
+	s.t.Helper()
+	timeout, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	for _, entry := range entries {
+		for found, more := s.seen.on(entry); !found; found, more = s.seen.on(entry) {
+			select {
+			case <-more:
+				continue
+			case <-timeout.Done():
+				s.t.Errorf("%s may publish on %s, but never did", who, entry)
+			}
+			break
+		}
+	}
 }
 
 // noneDenied checks that the server has denied a stage nothing.
