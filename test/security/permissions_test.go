@@ -65,12 +65,18 @@ func (s *site) setUp(settings vars) {
 // command runs a command, which must succeed, and returns its output.
 func (s *site) command(user string, environ vars, args ...string) string {
 	s.t.Helper()
-	var out, errs bytes.Buffer
-	code := cli.Main(s.t.Context(), &cli.Env{Args: args, Environ: with(s.as(user), environ), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs})
-	if code != 0 || strings.Contains(errs.String(), "ermissions") {
-		s.t.Errorf("stage %s: exit code %d: %s", strings.Join(args, " "), code, errs.String())
+	code, out, errs := s.attempt(user, environ, args...)
+	if code != 0 || strings.Contains(errs, "ermissions") {
+		s.t.Errorf("stage %s: exit code %d: %s", strings.Join(args, " "), code, errs)
 	}
-	return out.String()
+	return out
+}
+
+// attempt runs a command.
+func (s *site) attempt(user string, environ vars, args ...string) (code int, out, errs string) {
+	var stdout, stderr bytes.Buffer
+	code = cli.Main(s.t.Context(), &cli.Env{Args: args, Environ: with(s.as(user), environ), Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr})
+	return code, stdout.String(), stderr.String()
 }
 
 // traffic records the subjects of all messages.
