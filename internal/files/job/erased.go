@@ -97,7 +97,7 @@ func (s *resultsOf) pop() stored.Result {
 // tombstone shows that, so a job without erased rows reads no others.
 func (s *resultsOf) readStones(ctx context.Context) error {
 	p := s.places
-	last, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream,
+	last, err := stored.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream,
 		stored.ErasedSubject(p.cfg, "0", "*"))
 	if err != nil || last == nil || last.Sequence == s.stone {
 		return err

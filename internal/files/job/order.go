@@ -27,14 +27,14 @@ const settlePoll = 20 * time.Millisecond
 // consumer would refuse it, too, but only after the output was begun, and in words that
 // do not fit a job.
 func checkOrder(ctx context.Context, nc *nats.Conn, cfg *config.Config, name string) error {
-	end, err := streams.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
+	end, err := stored.LastMessage(ctx, nc, cfg.Result.Stream, stored.LogSubject(cfg, 0, ">"))
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound): // the job was killed before it began
 		return nil
 	case err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "":
 		return err
 	}
-	claim, err := streams.LastMessage(ctx, nc, cfg.Result.Stream,
+	claim, err := stored.LastMessage(ctx, nc, cfg.Result.Stream,
 		stored.LogSubject(cfg, 0, "claim"))
 	if err != nil || claim == nil {
 		return err
@@ -73,7 +73,7 @@ func (p *Pipeline) settle(ctx context.Context) error {
 	if cfg.Order.OfStream() {
 		return nil
 	}
-	end, err := streams.LastMessage(ctx, p.Stage.Conn.NC(), cfg.Result.Stream,
+	end, err := stored.LastMessage(ctx, p.Stage.Conn.NC(), cfg.Result.Stream,
 		stored.LogSubject(cfg, 0, ">"))
 	if err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "" {
 		return err

@@ -222,7 +222,7 @@ func (p *places) read(ctx context.Context) (failedResults, error) {
 
 // end returns the sequence of the last stored result, or 0 if there is none.
 func (p *places) end(ctx context.Context) (uint64, error) {
-	m, err := streams.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream,
+	m, err := stored.LastMessage(ctx, p.js.Conn(), p.cfg.Result.Stream,
 		stored.LogSubject(p.cfg, 0, "rows"))
 	if err != nil || m == nil {
 		return 0, err

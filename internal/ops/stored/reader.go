@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -242,6 +243,20 @@ func (r *Reader) take(ctx context.Context, m *jetstream.RawStreamMsg) (*jetstrea
 		}
 	}
 	return m, nil
+}
+
+// LastMessage is [streams.LastMessage] for readers, which are patient: a server that gives
+// no answer is asked again, as often as a Reader would. It may be busy, or elect a leader.
+func LastMessage(
+	ctx context.Context, nc *nats.Conn, stream, filter string,
+) (m *jetstream.RawStreamMsg, err error) {
+	for range readRetries {
+		m, err = streams.LastMessage(ctx, nc, stream, filter)
+		if !streams.Unanswered(err) || errors.Is(err, nats.ErrPermissionViolation) || ctx.Err() != nil {
+			break
+		}
+	}
+	return m, err
 }
 
 // again replaces a consumer that is gone, has no leader, or has lost a delivery.

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
@@ -182,4 +183,23 @@ func TestAReaderContinuesAfterItsConsumerIsGone(t *testing.T) {
 	if m, err := empty.Next(t.Context()); m != nil || err != nil {
 		t.Errorf("an empty stream: got %v, %v", m, err)
 	}
+}
+
+// A server that gives no answer is asked again, unless it says that the user may not ask.
+func TestTheLastMessageIsAskedForAgain(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		b := stagetest.NewBench(t, nil)
+		nc := b.Connect()
+		streams.SetAPIPrefix(nc, streams.DomainPrefix("slow"))
+		asked := 0
+		stagetest.Value(nc.Subscribe(streams.APIPrefix(nc)+">", func(m *nats.Msg) {
+			if asked++; asked == 3 {
+				stagetest.Must(t, m.Respond([]byte(`{"message":{"subject":"s.a","seq":7}}`)))
+			}
+		}))(t)
+		m, err := stored.LastMessage(t.Context(), nc, "S", "s.>")
+		if err != nil || m.Sequence != 7 || asked != 3 {
+			t.Errorf("message %+v and %v after %d requests, want message 7 after 3", m, err, asked)
+		}
+	})
 }
