@@ -4,7 +4,7 @@
 //
 //	make test-jinja
 //	make test-jinja JINJA=jinja-3.1.6
-//	make test-jinja UPDATE=1             # writes the table of docs/templates.md
+//	make test-jinja UPDATE=1             # writes the table of results.md
 //
 // Without JINJA the source comes from the Debian archive, which needs the network and a
 // Debian, so the test is compiled only with the build tag jinja. It also needs Python and
