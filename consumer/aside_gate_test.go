@@ -46,7 +46,7 @@ func TestLargeRepliesOfAKeyThatWaitsLeaveRoom(t *testing.T) {
 		"large rows":             {16 << 10, 10},
 		"large rows and replies": {16 << 10, 32 << 10},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			rows, others := 0, 0
 			publish := func(subject string) {
 				rows++

@@ -17,7 +17,7 @@ func hotExecutor(row uint64) *sleeper {
 }
 
 // startHot starts a replica in order by key, whose span is no limit.
-func (b *bench) startHot(run string) *replica {
+func (b *testbed) startHot(run string) *replica {
 	b.t.Helper()
 	cfg := b.ordered(streams.OrderKey, run, hotExecutor(1))
 	cfg.OrderSpan = 4096
@@ -25,7 +25,7 @@ func (b *bench) startHot(run string) *replica {
 }
 
 // loadHot publishes a burst of rows of one key, many times the window, and a row of a key of its own behind each third.
-func (b *bench) loadHot(hot int) (rows, others int) {
+func (b *testbed) loadHot(hot int) (rows, others int) {
 	b.t.Helper()
 	for i := range hot {
 		b.publish("rows.hot", rows)
@@ -39,7 +39,7 @@ func (b *bench) loadHot(hot int) (rows, others int) {
 	return rows, others
 }
 
-func (b *bench) publish(subject string, n int) {
+func (b *testbed) publish(subject string, n int) {
 	b.t.Helper()
 	stagetest.Value(b.js.Publish(b.t.Context(), subject, fmt.Appendf(nil, `{"n":%d}`, n)))(b.t)
 }
@@ -47,18 +47,18 @@ func (b *bench) publish(subject string, n int) {
 // A key has many times more rows than the window, and its first one waits for long: the rows of other keys, which come
 // after those, are emitted meanwhile. Then the rows of the key follow, in order, whatever is killed or deleted.
 func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
-	for name, disturb := range map[string]func(b *bench, r *replica) *replica{
-		"undisturbed": func(_ *bench, r *replica) *replica { return r },
-		"killed": func(b *bench, r *replica) *replica {
+	for name, disturb := range map[string]func(b *testbed, r *replica) *replica{
+		"undisturbed": func(_ *testbed, r *replica) *replica { return r },
+		"killed": func(b *testbed, r *replica) *replica {
 			r.kill()
 			return b.startHot("run2")
 		},
-		"reset by another": func(b *bench, r *replica) *replica {
+		"reset by another": func(b *testbed, r *replica) *replica {
 			stagetest.Value(b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", 2))(b.t)
 			return r
 		},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			rows, others := b.loadHot(400)
 			r := b.startHot("run1")
 			b.until(others)
@@ -79,7 +79,7 @@ func TestAKeyWithManyRowsThatWaitLeavesRoomForOthers(t *testing.T) {
 
 // A row that is set aside and then deleted holds up nothing.
 func TestARowThatIsSetAsideMayBeDeleted(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		rows, others := b.loadHot(300)
 		r := b.startHot("run1")
 		b.until(others)

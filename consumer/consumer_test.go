@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestARowIsAckedOnlyAfterItsResult(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(10)
 		r := b.start("run1", &sleeper{low: 10 * time.Minute, high: 10 * time.Minute})
 		time.Sleep(9 * time.Minute)

@@ -30,13 +30,13 @@ type crewMate struct {
 	ended     chan struct{}
 }
 
-// partitioned returns a bench whose input has eight partitions.
-func partitioned(t *testing.T) *bench {
+// partitioned returns a testbed whose input has eight partitions.
+func partitioned(t *testing.T) *testbed {
 	t.Helper()
 	return partitionedInto(t, crewPartitions)
 }
 
-func partitionedInto(t *testing.T, partitions int) *bench {
+func partitionedInto(t *testing.T, partitions int) *testbed {
 	t.Helper()
 	b := bare(t)
 	b.partitions = partitions
@@ -46,14 +46,14 @@ func partitionedInto(t *testing.T, partitions int) *bench {
 	return b
 }
 
-// mate starts a crewMate. All replicas of a bench must end before the bench does.
-func (b *bench) mate(run string, exec *sleeper) *crewMate {
+// mate starts a crewMate. All replicas of a testbed must end before the testbed does.
+func (b *testbed) mate(run string, exec *sleeper) *crewMate {
 	b.t.Helper()
 	exec.over = b.t.Context().Done()
 	return b.mateWith(b.config(run, exec))
 }
 
-func (b *bench) mateWith(cfg consumer.Config) *crewMate {
+func (b *testbed) mateWith(cfg consumer.Config) *crewMate {
 	b.t.Helper()
 	nc := b.connect()
 	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
@@ -115,19 +115,19 @@ func (m *crewMate) owns() (owned []int) {
 }
 
 // awaitShares waits until the replicas own that many partitions each, in any order, and all of them together.
-func (b *bench) awaitShares(want []int, mates ...*crewMate) {
+func (b *testbed) awaitShares(want []int, mates ...*crewMate) {
 	b.t.Helper()
 	b.awaitOwned(slices.Sort[[]int], want, mates...)
 }
 
-// awaitEach is [bench.awaitShares] with a share for each replica. Where the first replica has eight partitions and is
+// awaitEach is [testbed.awaitShares] with a share for each replica. Where the first replica has eight partitions and is
 // about to have two, it has six and the other two for a moment.
-func (b *bench) awaitEach(want []int, mates ...*crewMate) {
+func (b *testbed) awaitEach(want []int, mates ...*crewMate) {
 	b.t.Helper()
 	b.awaitOwned(func([]int) {}, want, mates...)
 }
 
-func (b *bench) awaitOwned(arrange func(shares []int), want []int, mates ...*crewMate) {
+func (b *testbed) awaitOwned(arrange func(shares []int), want []int, mates ...*crewMate) {
 	b.t.Helper()
 	var shares, all []int
 	began := time.Now()
@@ -149,7 +149,7 @@ func (b *bench) awaitOwned(arrange func(shares []int), want []int, mates ...*cre
 }
 
 // feed publishes rows to all partitions until the returned function is called, which returns how many each has.
-func (b *bench) feed() func() int {
+func (b *testbed) feed() func() int {
 	b.t.Helper()
 	stop, rows := make(chan struct{}), make(chan int)
 	go func() {

@@ -25,7 +25,7 @@ func (f hopeless) Start(row *consumer.Row) {
 // TestADeadLetterSaysWhichRowFailedAndWhy: by headers of its own. What a row brings of these names counts for nothing,
 // unless it is the result of another stage: then its source is its lineage, and stays.
 func TestADeadLetterSaysWhichRowFailedAndWhy(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}))(t)
 		of := func(stream, seq, subject, text string) nats.Header {
 			h := nats.Header{streams.HeaderSourceSeq: {seq}, streams.HeaderSourceSubject: {subject}, "Stage-Error": {text}}

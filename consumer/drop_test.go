@@ -21,14 +21,14 @@ const (
 )
 
 // aging is a configuration whose results are dropped at resultAge.
-func (b *bench) aging(order streams.Order, run string, exec consumer.Executor) consumer.Config {
+func (b *testbed) aging(order streams.Order, run string, exec consumer.Executor) consumer.Config {
 	cfg := b.ordered(order, run, exec)
 	cfg.ResultMaxAge = resultAge
 	return cfg
 }
 
 // proven verifies the streams and returns the report.
-func (b *bench) proven(roots ...verify.Root) *verify.Report {
+func (b *testbed) proven(roots ...verify.Root) *verify.Report {
 	b.t.Helper()
 	report := stagetest.Value(verify.RunWith(b.t.Context(), b.js, stagetest.Config(b.t), verify.Options{Roots: roots}, io.Discard))(b.t)
 	if err := report.Err(); err != nil {
@@ -47,21 +47,21 @@ func dropped(report *verify.Report) (results, row uint64) {
 	return 0, 0
 }
 
-func (r *replica) awaitEmitted(b *bench, n uint64) {
+func (r *replica) awaitEmitted(b *testbed, n uint64) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("%d results", n), func() bool { return r.Status().Emitted >= n })
 }
 
 // eachOrder runs a test in each order of results.
-func eachOrder(t *testing.T, f func(b *bench, order streams.Order)) {
+func eachOrder(t *testing.T, f func(b *testbed, order streams.Order)) {
 	t.Helper()
 	for _, order := range everyOrder {
-		runWithBench(t, string(order), func(_ *testing.T, b *bench) { f(b, order) })
+		runOnTestbed(t, string(order), func(_ *testing.T, b *testbed) { f(b, order) })
 	}
 }
 
 func TestOldResultsAreDroppedAndTheOthersProven(t *testing.T) {
-	eachOrder(t, func(b *bench, order streams.Order) {
+	eachOrder(t, func(b *testbed, order streams.Order) {
 		t := b.t
 		b.loadKeys(100, 20)
 		exec := unhurried()
@@ -104,7 +104,7 @@ func TestOldResultsAreDroppedAndTheOthersProven(t *testing.T) {
 
 // Rows above the low-water mark have results that the next owner must find.
 func TestResultsAboveTheLowWaterMarkAreKept(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.loadKeys(300, 20)
 		exec := slowRow(200, time.Hour, 50*time.Millisecond)
 		first := b.startWith(b.aging(streams.OrderNone, "run1", exec))
@@ -125,7 +125,7 @@ func TestResultsAboveTheLowWaterMarkAreKept(t *testing.T) {
 }
 
 func TestAKillBetweenRecordAndPurge(t *testing.T) {
-	eachOrder(t, func(b *bench, order streams.Order) {
+	eachOrder(t, func(b *testbed, order streams.Order) {
 		t := b.t
 		b.loadKeys(100, 20)
 		for run := range 3 { // a first record, and one behind others
@@ -166,7 +166,7 @@ func TestAKillBetweenRecordAndPurge(t *testing.T) {
 
 // A purge that the server had done in part when it was killed.
 func TestHalfAPurge(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(100)
 		nc := b.connect()
 		killed := make(chan struct{}, 1)
@@ -230,7 +230,7 @@ func TestADropWithoutAnAnswerHoldsNoStopUp(t *testing.T) {
 
 // Nothing but the owner may say what was dropped.
 func TestABeginningThatIsGoneWithoutARecordIsNotProven(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(100)
 		r := b.startWith(b.aging(streams.OrderStream, "run1", unhurried()))
 		r.awaitEmitted(b, 100)

@@ -20,44 +20,44 @@ import (
 // fault is something that a person must fix.
 type fault struct {
 	name         string
-	breakIt, fix func(b *bench)
+	breakIt, fix func(b *testbed)
 	why          string // the status must say so
 	auditLost    bool   // the fault itself removes events
 }
 
-func ensure(b *bench) {
+func ensure(b *testbed) {
 	b.t.Helper()
 	stagetest.Must(b.t, streams.Ensure(b.t.Context(), b.nc, stageStreams()))
 }
 
 // full sets a stream's limit to what it holds.
-func full(stream string) func(b *bench) {
-	return func(b *bench) {
+func full(stream string) func(b *testbed) {
+	return func(b *testbed) {
 		b.t.Helper()
 		b.limit(stream, int64(b.stream(stream).CachedInfo().State.Bytes)+100)
 	}
 }
 
-func unlimited(stream string) func(b *bench) { return func(b *bench) { b.limit(stream, -1) } }
+func unlimited(stream string) func(b *testbed) { return func(b *testbed) { b.limit(stream, -1) } }
 
-func drop(stream string) func(b *bench) {
-	return func(b *bench) {
+func drop(stream string) func(b *testbed) {
+	return func(b *testbed) {
 		b.t.Helper()
 		stagetest.Must(b.t, b.js.DeleteStream(b.t.Context(), stream))
 	}
 }
 
 // deny revokes publish permissions of the stage's user; deny() restores them.
-func deny(subjects ...string) func(b *bench) {
-	return func(b *bench) {
+func deny(subjects ...string) func(b *testbed) {
+	return func(b *testbed) {
 		b.t.Helper()
 		b.options = users(subjects...)
 		stagetest.Must(b.t, b.srv.ReloadOptions(b.serverOptions()))
 	}
 }
 
-// asUser returns a bench with the streams of a stage, whose replicas may not publish on the subjects denied.
-func asUser(t *testing.T, denied ...string) *bench {
+// asUser returns a testbed with the streams of a stage, whose replicas may not publish on the subjects denied.
+func asUser(t *testing.T, denied ...string) *testbed {
 	t.Helper()
 	b := bareWith(t, users(denied...), nats.UserInfo("admin", "admin"))
 	ensure(b)
@@ -74,10 +74,10 @@ func users(denied ...string) func(*server.Options) {
 }
 
 // unmount takes a stream's store away while the server is down, remount brings it back as a backup would.
-func unmount(b *bench) { b.t.Helper(); b.moveStore("RESULTS", "RESULTS.backup") }
-func remount(b *bench) { b.t.Helper(); b.moveStore("RESULTS.backup", "RESULTS") }
+func unmount(b *testbed) { b.t.Helper(); b.moveStore("RESULTS", "RESULTS.backup") }
+func remount(b *testbed) { b.t.Helper(); b.moveStore("RESULTS.backup", "RESULTS") }
 
-func (b *bench) moveStore(from, to string) {
+func (b *testbed) moveStore(from, to string) {
 	b.t.Helper()
 	dir := filepath.Join(b.dir, "jetstream", "$G", "streams")
 	aside := filepath.Join(b.dir, "aside")
@@ -93,8 +93,8 @@ func (b *bench) moveStore(from, to string) {
 	b.startServer()
 }
 
-func pause(until time.Duration) func(b *bench) {
-	return func(b *bench) {
+func pause(until time.Duration) func(b *testbed) {
+	return func(b *testbed) {
 		b.t.Helper()
 		stagetest.Value(b.js.PauseConsumer(b.t.Context(), "ROWS", "stage-0", time.Now().Add(until)))(b.t)
 	}
@@ -119,7 +119,7 @@ func TestTheStageWaitsUntilAFaultIsFixedAndContinuesUnharmed(t *testing.T) {
 		{name: "results gone and restored", breakIt: unmount, fix: remount, why: "ownership: look at stream RESULTS: nats: API error: code=404"},
 		{name: "audit full", breakIt: full("AUDIT"), fix: unlimited("AUDIT"), why: "audit: refused by the server: maximum bytes exceeded"},
 		{name: "audit gone", breakIt: drop("AUDIT"), fix: ensure, why: "audit: refused by the server: no stream captures the subject", auditLost: true},
-		{name: "server gone", breakIt: (*bench).stopServer, fix: (*bench).startServer, why: "connection: not connected to NATS"},
+		{name: "server gone", breakIt: (*testbed).stopServer, fix: (*testbed).startServer, why: "connection: not connected to NATS"},
 		{name: "consumer paused", breakIt: pause(time.Hour), fix: pause(0), why: "consumer stage-0 delivers none: it is paused for"},
 		{name: "may not append", breakIt: deny("results.>"), fix: deny(), why: `the server denied it: Permissions Violation for Publish to "results.stage.0.rows"`},
 		{name: "may not audit", breakIt: deny("audit.>"), fix: deny(), why: `Permissions Violation for Publish to "audit.stage.0`},
@@ -200,7 +200,7 @@ func TestEventsThatCannotBeStoredAreLoggedOnceAMinute(t *testing.T) {
 
 // An empty stream in place of the results: nothing shows what was emitted, so a person must choose.
 func TestRecreatedResultsBlockTheStage(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(100)
 		r := b.start("run", quick())
 		b.until(100)
@@ -227,7 +227,7 @@ func (w wordy) Start(row *consumer.Row) {
 }
 
 func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
-	withBench(t, func(_ *testing.T, b *bench) {
+	onTestbed(t, func(_ *testing.T, b *testbed) {
 		b.load(30)
 		r := b.start("run", wordy{func(seq uint64) int { return int(seq%3) * 600_000 }}) // every third is above 1 MiB
 		r.stopAfter(b, 30)
@@ -236,7 +236,7 @@ func TestAResultAboveTheLimitIsAnsweredInItsPlace(t *testing.T) {
 }
 
 // checkTooLarge reads n results: those of large are errors with that reason.
-func (b *bench) checkTooLarge(n int, large func(uint64) bool) {
+func (b *testbed) checkTooLarge(n int, large func(uint64) bool) {
 	b.t.Helper()
 	results := b.read("RESULTS", "results.stage.0.rows")
 	if len(results) != n {
@@ -252,7 +252,7 @@ func (b *bench) checkTooLarge(n int, large func(uint64) bool) {
 }
 
 func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(30)
 		exec := &sleeper{latency: func(uint64) time.Duration { return time.Minute }, body: make([]byte, 5000)}
 		r := b.start("run", exec)
@@ -266,7 +266,7 @@ func TestALimitLoweredWhileRowsAreHeld(t *testing.T) {
 
 // The headers of a row go with its result as long as there is room for both.
 func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.largestResult(8000)
 		trace := func(size int) nats.Header { return nats.Header{"X-Trace": {strings.Repeat("x", size)}} }
 		results := b.answered(b.config("run", wordy{func(uint64) int { return 500 }}), trace(10), trace(10_000))
@@ -281,7 +281,7 @@ func TestHeadersThatLeaveNoRoomStayBehind(t *testing.T) {
 
 // The place that a result takes is its own header, not one of the row's that may stay behind.
 func TestAResultNamesTheRowThatItReplaces(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.largestResult(8000)
 		for i, m := range b.answered(b.config("run", wordy{func(uint64) int { return 500 }}),
 			nats.Header{},
@@ -297,7 +297,7 @@ func TestAResultNamesTheRowThatItReplaces(t *testing.T) {
 }
 
 func TestDeadLetters(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		dead := jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}
 		stagetest.Value(b.js.CreateStream(t.Context(), dead))(t)
 		b.load(24)

@@ -14,7 +14,7 @@ import (
 )
 
 // checkSeqs reads the results: exactly the rows with these sequences, in order.
-func (b *bench) checkSeqs(want []uint64) {
+func (b *testbed) checkSeqs(want []uint64) {
 	b.t.Helper()
 	results := b.read("RESULTS", "results.stage.0.rows")
 	for i, m := range results {
@@ -38,13 +38,13 @@ func seqs(from, to uint64, keep func(uint64) bool) (list []uint64) {
 	return list
 }
 
-func (b *bench) stream(name string) jetstream.Stream {
+func (b *testbed) stream(name string) jetstream.Stream {
 	b.t.Helper()
 	return stagetest.Value(b.js.Stream(b.t.Context(), name))(b.t)
 }
 
 // alter changes the configuration of a stream.
-func (b *bench) alter(name string, change func(*jetstream.StreamConfig)) {
+func (b *testbed) alter(name string, change func(*jetstream.StreamConfig)) {
 	b.t.Helper()
 	cfg := b.stream(name).CachedInfo().Config
 	change(&cfg)
@@ -52,12 +52,12 @@ func (b *bench) alter(name string, change func(*jetstream.StreamConfig)) {
 }
 
 // largestResult sets how large a result may be.
-func (b *bench) largestResult(bytes int32) {
+func (b *testbed) largestResult(bytes int32) {
 	b.t.Helper()
 	b.alter("RESULTS", func(c *jetstream.StreamConfig) { c.MaxMsgSize = bytes })
 }
 
-func (b *bench) deleteRows(seqs ...uint64) {
+func (b *testbed) deleteRows(seqs ...uint64) {
 	b.t.Helper()
 	for _, s := range seqs {
 		stagetest.Must(b.t, b.stream("ROWS").DeleteMsg(b.t.Context(), s))
@@ -67,7 +67,7 @@ func (b *bench) deleteRows(seqs ...uint64) {
 func quick() *sleeper { return &sleeper{low: 50 * time.Millisecond, high: 500 * time.Millisecond} }
 
 func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		for i := range 300 {
 			stagetest.Value(b.js.Publish(t.Context(), "rows."+strconv.Itoa(i%3), []byte("{}")))(t)
 		}
@@ -85,7 +85,7 @@ func TestOnlyTheFilteredSubjectsAreRows(t *testing.T) {
 }
 
 func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
-	withBench(t, func(_ *testing.T, b *bench) {
+	onTestbed(t, func(_ *testing.T, b *testbed) {
 		b.load(200)
 		b.deleteRows(1, 2, 50, 51, 52, 120)
 		r := b.start("run", quick())
@@ -100,7 +100,7 @@ func TestRowsDeletedBeforeTheyAreTakenAreNoGap(t *testing.T) {
 // A row that is deleted while the stage holds it still gets its result. After a purge of the input the rows that are held
 // get theirs, and the next results are those of rows that are published later.
 func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(300)
 		r := b.start("run", &sleeper{low: 5 * time.Second, high: 10 * time.Second})
 		time.Sleep(time.Second) // 64 rows are held
@@ -115,7 +115,7 @@ func TestARowDeletedWhileItIsHeldKeepsItsResult(t *testing.T) {
 
 // A crash loses the held results of rows that are deleted by then; later rows are processed as usual.
 func TestAPurgeAndAKill(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(300)
 		r := b.start("run", quick())
 		b.until(100)
@@ -180,13 +180,13 @@ func TestWorkQueueAndInterestInput(t *testing.T) {
 	}
 }
 
-func (b *bench) resetDurable(seq uint64) {
+func (b *testbed) resetDurable(seq uint64) {
 	b.t.Helper()
 	stagetest.Value(b.js.ResetConsumerToSequence(b.t.Context(), "ROWS", "stage-0", seq))(b.t)
 }
 
 func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(600)
 		exec := quick()
 		r := b.start("run", exec)
@@ -207,7 +207,7 @@ func TestResetsBySomebodyElseChangeNothing(t *testing.T) {
 
 // A rival that is pinned by force takes rows and acks them, as a person with the command line would.
 func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(300)
 		r := b.start("run", quick())
 		for i := range 4 {
@@ -233,7 +233,7 @@ func TestRowsTakenAndAckedBySomebodyElse(t *testing.T) {
 
 // A shortened ack wait has the server deliver what is held again and again.
 func TestRedeliveriesChangeNothing(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(100)
 		exec := &sleeper{low: 50 * time.Second, high: 60 * time.Second}
 		r := b.start("run", exec)
@@ -247,7 +247,7 @@ func TestRedeliveriesChangeNothing(t *testing.T) {
 }
 
 func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(100)
 		r := b.start("run", quick())
 		b.until(100)
@@ -288,7 +288,7 @@ func TestARecreatedStreamIsNotTakenForTheOldOne(t *testing.T) {
 // refused request would be followed by one for a single row.
 func TestTheNextRowsAreRequestedAtOnce(t *testing.T) {
 	for most, limit := range map[int]time.Duration{0: 100 * time.Millisecond, 300: time.Second} {
-		runWithBench(t, fmt.Sprint("at most ", most), func(t *testing.T, b *bench) {
+		runOnTestbed(t, fmt.Sprint("at most ", most), func(t *testing.T, b *testbed) {
 			b.load(1500)
 			cfg := b.config("run", &sleeper{})
 			cfg.WindowRows = 1024

@@ -102,26 +102,26 @@ func (q *queuer) made() int {
 // TestAHandOverThatLosesTheConnectionStallsNothing breaks the connection while partitions are released and their last
 // calls are waited for. Rows that were handed back before that belong to nobody and must be taken again.
 func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
-	drop := func(b *bench, first, _ *crewMate) {
+	drop := func(b *testbed, first, _ *crewMate) {
 		if err := first.nc.ForceReconnect(); err != nil {
 			b.t.Error(err)
 		}
 	}
-	restart := func(down time.Duration) func(b *bench, first, second *crewMate) {
-		return func(b *bench, _, _ *crewMate) {
+	restart := func(down time.Duration) func(b *testbed, first, second *crewMate) {
+		return func(b *testbed, _, _ *crewMate) {
 			b.stopServer()
 			time.Sleep(down)
 			b.startServer()
 		}
 	}
 	for name, tt := range map[string]struct {
-		breaks func(b *bench, first, second *crewMate)
+		breaks func(b *testbed, first, second *crewMate)
 		shares []int
 	}{
 		"the server restarts":               {restart(3 * time.Second), []int{4, 4}},
 		"the server is down for long":       {restart(30 * time.Second), []int{4, 4}},
 		"the connection drops":              {drop, []int{4, 4}},
-		"it drops, and the other is killed": {func(b *bench, first, second *crewMate) { second.kill(); drop(b, first, second) }, []int{0, 8}},
+		"it drops, and the other is killed": {func(b *testbed, first, second *crewMate) { second.kill(); drop(b, first, second) }, []int{0, 8}},
 	} {
 		runVirtual(t, name, func(t *testing.T) {
 			b := partitioned(t)
@@ -170,7 +170,7 @@ func TestAHandOverThatLosesTheConnectionStallsNothing(t *testing.T) {
 // A partition moves while rows wait for a slot: they are handed back, and the partition is the next owner's once the
 // calls in flight have ended.
 func TestAHandOverWaitsForTheCallsInFlightOnly(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		const rows, calls = 20, 2
 		exec := newQueuer(t, calls, func() time.Duration { return 10 * time.Second })
 		first := b.start("first", exec)
@@ -240,7 +240,7 @@ func TestAPartitionThatComesBackPaysForNoReplyAgain(t *testing.T) {
 		"no journal":   {},
 	}
 	for name, tt := range cases {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			b.load(rows)
 			traces := &follower{}
 			cfg := b.config("first", &heldHead{queuer: newQueuer(t, rows, func() time.Duration { return 5 * time.Second })})
@@ -284,7 +284,7 @@ func (e *ends) TermEnded(_ int, how string) {
 // TestAHandOverReadsTheLogFirst has a rival claim the partition at the moment when its owner has drained. The owner
 // must leave the consumer alone: the rival takes rows from it.
 func TestAHandOverReadsTheLogFirst(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(5)
 		var how ends
 		var handedOver bool
@@ -315,7 +315,7 @@ func TestAHandOverReadsTheLogFirst(t *testing.T) {
 
 // TestWhoOwnsNothingHasNoWindow checks what a former owner reports.
 func TestWhoOwnsNothingHasNoWindow(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(100)
 		cfg := b.config("first", &sleeper{low: time.Minute, high: time.Hour})
 		first := b.startWith(cfg)
@@ -344,7 +344,7 @@ func TestWhoOwnsNothingHasNoWindow(t *testing.T) {
 // TestAReplicaThatRunsNeverEndsBecauseOfNATS deletes the durable consumer under an owner and a standby that has never
 // owned the partition, neither of which may create one.
 func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		start := func(run string) *replica {
 			cfg := b.config(run, &sleeper{})
 			cfg.Create = false
@@ -380,7 +380,7 @@ func TestAReplicaThatRunsNeverEndsBecauseOfNATS(t *testing.T) {
 func TestAWokenOwnerMakesNoCallBeforeItHasReadTheLog(t *testing.T) {
 	const calls = 8
 	for _, asleep := range []time.Duration{300 * time.Millisecond, 3 * time.Second, 20 * time.Second} {
-		runWithBench(t, asleep.String(), func(t *testing.T, b *bench) {
+		runOnTestbed(t, asleep.String(), func(t *testing.T, b *testbed) {
 			b.load(100)
 			l := newLink(b.InProcessConn, leastLatency)
 			exec := newQueuer(t, calls, func() time.Duration { return 300 * time.Millisecond })

@@ -25,8 +25,8 @@ import (
 
 var virtual = stagetest.Virtual
 
-// bench is one embedded server and what runs against it. The server may be stopped and started again on its store.
-type bench struct {
+// testbed is one embedded server and what runs against it. The server may be stopped and started again on its store.
+type testbed struct {
 	t   *testing.T
 	dir string
 	// options changes those of the server; nil: none.
@@ -42,15 +42,15 @@ type bench struct {
 	log        *slog.Logger
 }
 
-// bare returns a bench without streams.
-func bare(t *testing.T) *bench {
+// bare returns a testbed without streams.
+func bare(t *testing.T) *testbed {
 	t.Helper()
 	return bareWith(t, nil, nil)
 }
 
-func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *bench {
+func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *testbed {
 	t.Helper()
-	b := &bench{t: t, dir: stagetest.Dir(t), options: options, login: login, log: slog.New(slog.NewTextHandler(logWriter(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	b := &testbed{t: t, dir: stagetest.Dir(t), options: options, login: login, log: slog.New(slog.NewTextHandler(logWriter(), &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	b.startServer()
 	t.Cleanup(b.stopServer)
 	b.nc = b.connect()
@@ -58,16 +58,16 @@ func bareWith(t *testing.T, options func(*server.Options), login nats.Option) *b
 	return b
 }
 
-// withBench runs a test in virtual time, on a bench with the streams of a stage.
-func withBench(t *testing.T, f func(t *testing.T, b *bench)) {
+// onTestbed runs a test in virtual time, on a testbed with the streams of a stage.
+func onTestbed(t *testing.T, f func(t *testing.T, b *testbed)) {
 	t.Helper()
-	virtual(t, func(t *testing.T) { f(t, newBench(t)) })
+	virtual(t, func(t *testing.T) { f(t, newTestbed(t)) })
 }
 
-// runWithBench is [withBench] for a case of a test, and runVirtual where it needs another bench.
-func runWithBench(t *testing.T, name string, f func(t *testing.T, b *bench)) {
+// runOnTestbed is [onTestbed] for a case of a test, and runVirtual where it needs another testbed.
+func runOnTestbed(t *testing.T, name string, f func(t *testing.T, b *testbed)) {
 	t.Helper()
-	t.Run(name, func(t *testing.T) { withBench(t, f) })
+	t.Run(name, func(t *testing.T) { onTestbed(t, f) })
 }
 
 func runVirtual(t *testing.T, name string, f func(t *testing.T)) bool {
@@ -75,14 +75,14 @@ func runVirtual(t *testing.T, name string, f func(t *testing.T)) bool {
 	return t.Run(name, func(t *testing.T) { virtual(t, f) })
 }
 
-func newBench(t *testing.T) *bench {
+func newTestbed(t *testing.T) *testbed {
 	t.Helper()
 	b := bare(t)
 	stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 	return b
 }
 
-func (b *bench) startServer() {
+func (b *testbed) startServer() {
 	b.t.Helper()
 	srv := stagetest.Value(server.NewServer(b.serverOptions()))(b.t)
 	srv.Start()
@@ -97,7 +97,7 @@ func (b *bench) startServer() {
 	}
 }
 
-func (b *bench) serverOptions() *server.Options {
+func (b *testbed) serverOptions() *server.Options {
 	opts := &server.Options{ServerName: "test", DontListen: true, JetStream: true, StoreDir: b.dir, NoSigs: true, NoLog: true}
 	if b.options != nil {
 		b.options(opts)
@@ -105,19 +105,19 @@ func (b *bench) serverOptions() *server.Options {
 	return opts
 }
 
-func (b *bench) stopServer() {
+func (b *testbed) stopServer() {
 	b.srv.Shutdown()
 	b.srv.WaitForShutdown()
 }
 
 // InProcessConn connects to the server that runs at the moment, so that a client's reconnect finds the next one.
-func (b *bench) InProcessConn() (net.Conn, error) {
+func (b *testbed) InProcessConn() (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.srv.InProcessConn()
 }
 
-func (b *bench) connect() *nats.Conn {
+func (b *testbed) connect() *nats.Conn {
 	b.t.Helper()
 	opts := []nats.Option{
 		nats.InProcessServer(b), nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.IgnoreAuthErrorAbort(),
@@ -147,12 +147,12 @@ func stageStreams() streams.Config {
 	}
 }
 
-func (b *bench) load(n int) {
+func (b *testbed) load(n int) {
 	b.t.Helper()
 	b.loadFrom(0, n)
 }
 
-func (b *bench) loadFrom(first, n int) {
+func (b *testbed) loadFrom(first, n int) {
 	b.t.Helper()
 	for i := first; i < first+n; i++ {
 		stagetest.Value(b.js.Publish(b.t.Context(), "rows.a", []byte(`{"n":`+strconv.Itoa(i)+`}`)))(b.t)
@@ -160,7 +160,7 @@ func (b *bench) loadFrom(first, n int) {
 }
 
 // answered publishes a row with each of the headers, has a replica answer them, and returns their results.
-func (b *bench) answered(cfg consumer.Config, headers ...nats.Header) []jetstream.Msg {
+func (b *testbed) answered(cfg consumer.Config, headers ...nats.Header) []jetstream.Msg {
 	b.t.Helper()
 	for _, h := range headers {
 		stagetest.Value(b.js.PublishMsg(b.t.Context(), &nats.Msg{Subject: "rows.a", Data: []byte("{}"), Header: h}))(b.t)
@@ -181,19 +181,19 @@ type replica struct {
 	ended chan struct{}
 }
 
-func (b *bench) config(run string, exec consumer.Executor) consumer.Config {
+func (b *testbed) config(run string, exec consumer.Executor) consumer.Config {
 	return consumer.Config{
 		DurableConfig: durableConfig(), RunID: run, ResultSubject: "results",
 		Journal: true, JournalStream: "JOURNAL", JournalAfter: 50 * time.Millisecond, Executor: exec, Logger: b.log.With(slog.String("run", run)),
 	}
 }
 
-func (b *bench) start(run string, exec consumer.Executor) *replica {
+func (b *testbed) start(run string, exec consumer.Executor) *replica {
 	b.t.Helper()
 	return b.startWith(b.config(run, exec))
 }
 
-func (b *bench) startWith(cfg consumer.Config) *replica {
+func (b *testbed) startWith(cfg consumer.Config) *replica {
 	b.t.Helper()
 	if s, ok := cfg.Executor.(*sleeper); ok && s.over == nil {
 		s.over = b.t.Context().Done()
@@ -201,7 +201,7 @@ func (b *bench) startWith(cfg consumer.Config) *replica {
 	return b.startOn(b.connect(), cfg)
 }
 
-func (b *bench) startOn(nc *nats.Conn, cfg consumer.Config) *replica {
+func (b *testbed) startOn(nc *nats.Conn, cfg consumer.Config) *replica {
 	b.t.Helper()
 	rec := recorder.New(nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
 	cfg.Recorder = rec
@@ -223,20 +223,20 @@ func (b *bench) startOn(nc *nats.Conn, cfg consumer.Config) *replica {
 }
 
 // finish waits until n rows have results, stops the replica and checks the streams.
-func (b *bench) finish(r *replica, n int) {
+func (b *testbed) finish(r *replica, n int) {
 	b.t.Helper()
 	r.stopAfter(b, n)
 	b.check(n)
 }
 
 // stopAfter waits until n rows have results, and stops the replica.
-func (r *replica) stopAfter(b *bench, n int) {
+func (r *replica) stopAfter(b *testbed, n int) {
 	b.t.Helper()
 	b.until(n)
 	r.stop(b.t)
 }
 
-func (r *replica) awaitOwner(b *bench) {
+func (r *replica) awaitOwner(b *testbed) {
 	b.t.Helper()
 	b.await("an owner", func() bool { return r.Status().Role == consumer.Owner })
 }
@@ -350,7 +350,7 @@ func (s *sleeper) called(seq uint64) {
 }
 
 // check reads the streams: each of the n rows has one result, in order, and its audit is complete.
-func (b *bench) check(n int) {
+func (b *testbed) check(n int) {
 	b.t.Helper()
 	results := b.read("RESULTS", "results.stage.0.rows")
 	var last uint64
@@ -372,7 +372,7 @@ func (b *bench) check(n int) {
 
 // checkAudit looks for the row event of each result, and for a call event of its row, or of each of its elements; elements
 // is nil where rows have none.
-func (b *bench) checkAudit(results []jetstream.Msg, elements func(seq uint64) int) {
+func (b *testbed) checkAudit(results []jetstream.Msg, elements func(seq uint64) int) {
 	b.t.Helper()
 	rows, calls, ids := make(map[string]bool), make(map[string]int), make(map[string]bool)
 	for _, m := range b.read("AUDIT", "audit.stage.*.*") {
@@ -406,7 +406,7 @@ func (b *bench) checkAudit(results []jetstream.Msg, elements func(seq uint64) in
 	}
 }
 
-func (b *bench) read(stream, filter string) []jetstream.Msg {
+func (b *testbed) read(stream, filter string) []jetstream.Msg {
 	b.t.Helper()
 	c := stagetest.Value(b.js.OrderedConsumer(b.t.Context(), stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}}))(b.t)
 	var all []jetstream.Msg
@@ -424,22 +424,22 @@ func (b *bench) read(stream, filter string) []jetstream.Msg {
 }
 
 // stored returns the number of messages that a stream has on a subject.
-func (b *bench) stored(stream, subject string) int {
+func (b *testbed) stored(stream, subject string) int {
 	b.t.Helper()
 	return stagetest.Stored(b.t, b.js, stream, subject)
 }
 
-func (b *bench) results() int { b.t.Helper(); return b.stored("RESULTS", resultRows) }
+func (b *testbed) results() int { b.t.Helper(); return b.stored("RESULTS", resultRows) }
 
 // until waits in virtual time until n results are stored.
-func (b *bench) until(n int) {
+func (b *testbed) until(n int) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("%d results", n), func() bool { return b.results() >= n })
 }
 
 // await waits in virtual time for a condition, which may take hours: it looks ten times a second at first, and more seldom
 // the longer it takes.
-func (b *bench) await(what string, ok func() bool) {
+func (b *testbed) await(what string, ok func() bool) {
 	b.t.Helper()
 	for began := time.Now(); time.Since(began) < 24*time.Hour; {
 		if ok() {
@@ -451,14 +451,14 @@ func (b *bench) await(what string, ok func() bool) {
 }
 
 // durable returns the state of the stage's consumer.
-func (b *bench) durable() *jetstream.ConsumerInfo {
+func (b *testbed) durable() *jetstream.ConsumerInfo {
 	b.t.Helper()
 	c := stagetest.Value(b.js.Consumer(b.t.Context(), "ROWS", "stage-0"))(b.t)
 	return c.CachedInfo()
 }
 
 // createDurable does what an operator does for a stage that must not.
-func (b *bench) createDurable() {
+func (b *testbed) createDurable() {
 	b.t.Helper()
 	stagetest.Value(streams.OpenDurable(b.t.Context(), b.nc, durableConfig()))(b.t)
 }

@@ -16,8 +16,8 @@ import (
 func TestTheConsumerSaysWhyARowWaits(t *testing.T) {
 	first := func(after time.Duration) *sleeper { return slowRow(1, after, 50*time.Millisecond) }
 	for name, tt := range map[string]struct {
-		change func(b *bench, cfg *consumer.Config) // before it starts
-		then   func(b *bench, r *replica)           // once it runs
+		change func(b *testbed, cfg *consumer.Config) // before it starts
+		then   func(b *testbed, r *replica)           // once it runs
 		seq    uint64
 		kind   hold.Kind
 		by     string
@@ -25,21 +25,21 @@ func TestTheConsumerSaysWhyARowWaits(t *testing.T) {
 	}{
 		"the executor has it":    {nil, nil, 1, hold.Turn, "", ""},
 		"an earlier one is open": {nil, nil, 2, hold.Order, "row 1", ""},
-		"the window is full":     {func(_ *bench, cfg *consumer.Config) { cfg.WindowRows = 4 }, nil, 9, hold.Pending, "rows", hold.Window},
-		"it is paused":           {func(_ *bench, cfg *consumer.Config) { cfg.Executor = first(0) }, func(b *bench, r *replica) { b.until(12); r.Pause(true); b.load(3) }, 13, hold.Operator, "", ""},
-		"results are full": {func(_ *bench, cfg *consumer.Config) { cfg.Executor = first(0) }, func(b *bench, _ *replica) {
+		"the window is full":     {func(_ *testbed, cfg *consumer.Config) { cfg.WindowRows = 4 }, nil, 9, hold.Pending, "rows", hold.Window},
+		"it is paused":           {func(_ *testbed, cfg *consumer.Config) { cfg.Executor = first(0) }, func(b *testbed, r *replica) { b.until(12); r.Pause(true); b.load(3) }, 13, hold.Operator, "", ""},
+		"results are full": {func(_ *testbed, cfg *consumer.Config) { cfg.Executor = first(0) }, func(b *testbed, _ *replica) {
 			b.until(12)
 			stagetest.Fill(b.t, b.js, "RESULTS", true)
 			b.load(40)
 		}, 40, hold.Results, "", hold.Results},
-		"its key has its share": {func(b *bench, cfg *consumer.Config) {
+		"its key has its share": {func(b *testbed, cfg *consumer.Config) {
 			*cfg = b.ordered(streams.OrderKey, "run1", first(scaled().aLongTime))
 			cfg.OrderSpan = 4096
 			b.loadHot(300)
 		}, nil, 120, hold.SetAside, "row 1", ""},
 		"it has its result": {nil, nil, 0, "", "", ""},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			cfg := b.config("run1", first(scaled().aLongTime))
 			if tt.change != nil {
 				tt.change(b, &cfg)

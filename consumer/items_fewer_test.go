@@ -33,7 +33,7 @@ func TestRepliesToElementsThatARowNoLongerHasKeepNoEntries(t *testing.T) {
 	for name, elements := range map[string]int{"fewer elements": 2, "no elements": 0} {
 		runVirtual(t, name, func(t *testing.T) {
 			const rows = 700
-			b := newBench(t)
+			b := newTestbed(t)
 			b.load(1) // of a key of its own
 			start := func(run string, exec consumer.Executor) *replica {
 				cfg := b.ordered(streams.OrderKey, run, exec)

@@ -67,7 +67,7 @@ func (r *releasedFanner) Recall() {
 // A process hands its partition over while the journal takes nothing. A row that it hands back has the reply to one of its
 // elements in memory alone. The next owner stores nothing, and the partition comes back.
 func TestAHandOverWithAFullJournalPaysForNoElementAgain(t *testing.T) {
-	runWithBench(t, "full journal", func(t *testing.T, b *bench) {
+	runOnTestbed(t, "full journal", func(t *testing.T, b *testbed) {
 		const rows = 6
 		b.load(rows)
 		exec := &releasedFanner{busy: time.Now().Add(time.Minute), waiting: map[simJob]chan struct{}{}}

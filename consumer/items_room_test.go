@@ -17,7 +17,7 @@ import (
 func TestRepliesToElementsFillTheWindow(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		const rows, elements = 15, 10
-		b := newBench(t)
+		b := newTestbed(t)
 		b.load(rows)
 		exec := &gatedFanner{slots: make(chan struct{}, 4), fanner: newFanner(b, elements, func(of simElement) time.Duration {
 			if of.row == 1 {
@@ -88,7 +88,7 @@ func (f *fanner) of(seq uint64) (n int) {
 func TestATakeOverPaysForNothingThatIsKeptHoweverMuchItIs(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		const rows, elements = 20, 5
-		b := newBench(t)
+		b := newTestbed(t)
 		b.load(rows)
 		first := newFanner(b, elements, slowLast(elements))
 		r := b.start("first", first)
@@ -115,7 +115,7 @@ func TestAStageDoesNotUseEntriesOfTheOtherKind(t *testing.T) {
 	for _, fansOut := range []bool{true, false} {
 		runVirtual(t, fmt.Sprint("fans out=", fansOut), func(t *testing.T) {
 			const rows = 20
-			b := newBench(t)
+			b := newTestbed(t)
 			b.load(rows)
 			fan, whole := newFanner(b, 2, slowLast(2)), &sleeper{latency: slowHead}
 			if fansOut {
@@ -148,7 +148,7 @@ func TestAStageDoesNotUseEntriesOfTheOtherKind(t *testing.T) {
 func TestAnEntryOfNoElementIsOfNoUse(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		const rows = 10
-		b := newBench(t)
+		b := newTestbed(t)
 		b.load(rows)
 		r := b.start("first", newFanner(b, 2, slowLast(2)))
 		time.Sleep(10 * time.Second)

@@ -40,7 +40,7 @@ func slowLast(elements int) func(simElement) time.Duration {
 	}
 }
 
-func newFanner(b *bench, elements int, latency func(simElement) time.Duration) *fanner {
+func newFanner(b *testbed, elements int, latency func(simElement) time.Duration) *fanner {
 	return &fanner{
 		elements: elements, latency: latency, over: b.t.Context().Done(), drain: make(chan struct{}),
 		calls: make(map[simElement]int), kept: make(map[simElement]int),
@@ -112,7 +112,7 @@ func sum(f *fanner, of map[simElement]int) (n int) {
 }
 
 // checkItems checks that each of n rows has one result, made of the replies to its elements, and that its audit is whole.
-func (b *bench) checkItems(n, elements int) {
+func (b *testbed) checkItems(n, elements int) {
 	b.t.Helper()
 	results := b.read("RESULTS", "results.stage.0.rows")
 	if len(results) != n {
@@ -133,7 +133,7 @@ func (b *bench) checkItems(n, elements int) {
 
 // answerRestOfElements starts a replica, which answers the remaining rows. It checks how many calls the replica makes, and
 // how many replies it finds in the journal.
-func (b *bench) answerRestOfElements(rows, elements, calls, kept int) {
+func (b *testbed) answerRestOfElements(rows, elements, calls, kept int) {
 	b.t.Helper()
 	exec := newFanner(b, elements, func(simElement) time.Duration { return time.Second })
 	b.start("rest", exec).stopAfter(b, rows)
@@ -144,7 +144,7 @@ func (b *bench) answerRestOfElements(rows, elements, calls, kept int) {
 }
 
 // entries are those of elements in the journal.
-func (b *bench) entries() (of []simElement) {
+func (b *testbed) entries() (of []simElement) {
 	b.t.Helper()
 	for _, m := range b.read("JOURNAL", "journal.stage.0.>") {
 		if item, err := strconv.Atoi(m.Headers().Get("Stage-Item")); err == nil {
@@ -160,7 +160,7 @@ func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
 	for after, order := range map[time.Duration]streams.Order{
 		0: streams.OrderStream, 50 * time.Millisecond: streams.OrderStream, 40 * time.Millisecond: streams.OrderKey, time.Minute: streams.OrderStream,
 	} {
-		runWithBench(t, fmt.Sprint("after=", after), func(t *testing.T, b *bench) {
+		runOnTestbed(t, fmt.Sprint("after=", after), func(t *testing.T, b *testbed) {
 			b.load(20)
 			start := func(run string, exec *fanner) *replica {
 				cfg := b.ordered(order, run, exec)
@@ -192,7 +192,7 @@ func TestAReplyToAnElementIsNotPaidForAgainAfterAKill(t *testing.T) {
 }
 
 func TestAReplyToAnElementIsKeptThroughASecondKill(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(20)
 		for _, run := range []string{"first", "second", "third"} {
 			exec := newFanner(b, 4, slowLast(4))
@@ -220,7 +220,7 @@ func TestAReplyToAnElementIsKeptThroughASecondKill(t *testing.T) {
 
 // Within the process the replies are in memory, and in the journal once.
 func TestANewTermKeepsNoReplyToAnElementTwice(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(20)
 		exec := newFanner(b, 3, slowLast(3))
 		r := b.start("run", exec)
@@ -243,7 +243,7 @@ func TestANewTermKeepsNoReplyToAnElementTwice(t *testing.T) {
 // While the server is down some elements are answered and others handed back, since nobody may begin a call then. What was
 // answered is neither lost with the row nor with the process.
 func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(10)
 		exec := newFanner(b, 3, func(of simElement) time.Duration { return time.Duration(of.item+1) * time.Second })
 		r := b.start("run", exec)
@@ -268,7 +268,7 @@ func TestAReplyToAnElementOutlivesTheTermThatHandsItsRowBack(t *testing.T) {
 
 // A term keeps the replies that came when there was none.
 func TestRepliesToElementsThatCameBetweenTermsAreKept(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(10)
 		exec := newFanner(b, 3, slowLast(3))
 		r := b.start("run", exec)
@@ -287,7 +287,7 @@ func TestRepliesToElementsThatCameBetweenTermsAreKept(t *testing.T) {
 
 // A stopping process leaves the replies of rows that it hands back in the journal, however young they are.
 func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(20)
 		exec := newFanner(b, 3, func(of simElement) time.Duration {
 			if of.item == int(of.row%3) { //nolint:gosec // a count
@@ -313,7 +313,7 @@ func TestADrainKeepsTheElementsOfARowHandedBack(t *testing.T) {
 func TestManyElementsAreKeptOnce(t *testing.T) {
 	const rows, elements = 32, 40
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey} {
-		runWithBench(t, fmt.Sprint("order=", order), func(t *testing.T, b *bench) {
+		runOnTestbed(t, fmt.Sprint("order=", order), func(t *testing.T, b *testbed) {
 			b.load(rows)
 			start := func(run string, exec *fanner) *replica {
 				cfg := b.ordered(order, run, exec)
@@ -348,7 +348,7 @@ func TestManyElementsAreKeptOnce(t *testing.T) {
 
 // The replies to a row with many elements take many round trips to read. None is given up while they come.
 func TestManyElementsAreReadOverASlowLink(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		const elements = 1500
 		b.load(1)
 		exec := newFanner(b, elements, slowLast(elements))
@@ -377,7 +377,7 @@ func TestManyElementsAreReadOverASlowLink(t *testing.T) {
 func TestElementsThatTheJournalDidNotGetAreSentAgain(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		const rows, elements = 40, 10
-		b := newBench(t)
+		b := newTestbed(t)
 		b.load(rows)
 		l := newLink(b.InProcessConn, time.Millisecond)
 		nc := b.connectBy(l)
@@ -403,7 +403,7 @@ func TestElementsThatTheJournalDidNotGetAreSentAgain(t *testing.T) {
 
 // A reply that must be kept at once holds a call's slot until it is.
 func TestAReplyToAnElementCountsUntilItIsKept(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(1)
 		l := newLink(b.InProcessConn, 200*time.Millisecond)
 		nc := b.connectBy(l)

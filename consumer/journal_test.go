@@ -25,7 +25,7 @@ func slowHead(seq uint64) time.Duration {
 
 // answerRest starts a replica, which answers those of n rows that have no result yet. It checks how many calls the replica
 // makes, and how many replies it finds in the journal.
-func (b *bench) answerRest(n, calls, kept int) {
+func (b *testbed) answerRest(n, calls, kept int) {
 	b.t.Helper()
 	exec := &sleeper{low: time.Second, high: time.Second}
 	b.finish(b.start("rest", exec), n)
@@ -37,7 +37,7 @@ func (b *bench) answerRest(n, calls, kept int) {
 // Replies whose turn has come are about to be stored; in the journal as well they would cost twice. They go there only
 // if that takes long.
 func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(1)
 		first := &sleeper{low: 10 * time.Millisecond, high: 10 * time.Millisecond}
 		r := b.start("first", first)
@@ -62,7 +62,7 @@ func TestAReplyWhoseTurnHasComeIsKeptOnlyWhereTheResultsAreStuck(t *testing.T) {
 // own, and for its own, up to 120 ms. Nothing is stuck, and no reply goes to the journal.
 func TestRepliesThatAreStoredInSlowGroupsAreNotKept(t *testing.T) {
 	virtual(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newTestbed(t)
 		exec := &sleeper{low: time.Millisecond, high: time.Millisecond}
 		var begun atomic.Bool // the group in flight
 		r := b.startWith(consumer.WithHook(b.config("run", exec), func(step string) {
@@ -94,7 +94,7 @@ func TestRepliesThatAreStoredInSlowGroupsAreNotKept(t *testing.T) {
 
 // The replies to rows that wait for an earlier one outlive each kill, and nothing is paid for twice.
 func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(200)
 		var execs []*sleeper
 		for _, run := range []string{"first", "second", "third"} {
@@ -122,7 +122,7 @@ func TestAReplyThatWaitsForAnEarlierRowIsNotPaidForAgainAfterAKill(t *testing.T)
 
 // A process that begins a new term still has its replies in memory; they are in the journal by then.
 func TestANewTermKeepsNoReplyTwice(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(64)
 		r := b.start("run", &sleeper{latency: slowHead})
 		time.Sleep(10 * time.Second)
@@ -139,7 +139,7 @@ func TestANewTermKeepsNoReplyTwice(t *testing.T) {
 }
 
 func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(64)
 		first := &sleeper{latency: slowHead, drain: make(chan struct{})}
 		cfg := b.config("first", first)
@@ -158,7 +158,7 @@ func TestADrainKeepsWhatIsStuckBehindARowHandedBack(t *testing.T) {
 // The journal is purged as the head moves. Nobody may come after a stage that is stopped, and replies are not to lie about
 // for as long as the stream keeps them. Those of another stage stay.
 func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		stagetest.Value(b.js.Publish(t.Context(), "journal.other.0.5.row", []byte("mine")))(t)
 		b.load(1000)
 		exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
@@ -183,27 +183,27 @@ func TestTheJournalIsPurgedAsTheHeadMoves(t *testing.T) {
 
 func TestTheStageWorksWhileTheJournalIsGoneOrFull(t *testing.T) {
 	for name, c := range map[string]struct {
-		breakIt, fix func(t *testing.T, b *bench)
+		breakIt, fix func(t *testing.T, b *testbed)
 		why          string
 	}{
 		"gone": {
-			breakIt: func(t *testing.T, b *bench) {
+			breakIt: func(t *testing.T, b *testbed) {
 				t.Helper()
 				stagetest.Must(t, b.js.DeleteStream(t.Context(), "JOURNAL"))
 			},
-			fix: func(t *testing.T, b *bench) {
+			fix: func(t *testing.T, b *testbed) {
 				t.Helper()
 				stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))
 			},
 			why: "no stream captures",
 		},
 		"full": {
-			breakIt: func(t *testing.T, b *bench) { t.Helper(); b.limit("JOURNAL", 1) },
-			fix:     func(t *testing.T, b *bench) { t.Helper(); b.limit("JOURNAL", -1) },
+			breakIt: func(t *testing.T, b *testbed) { t.Helper(); b.limit("JOURNAL", 1) },
+			fix:     func(t *testing.T, b *testbed) { t.Helper(); b.limit("JOURNAL", -1) },
 			why:     "maximum bytes exceeded",
 		},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			b.load(400)
 			exec := &sleeper{low: 50 * time.Millisecond, high: 2 * time.Second}
 			r := b.start("run", exec)
@@ -234,7 +234,7 @@ func TestTheStageWorksWhileTheJournalIsGoneOrFull(t *testing.T) {
 
 // A stage without a journal sends it nothing, waits for nothing of it, and hands over and continues after a kill.
 func TestWithoutAJournalNothingIsSentToOne(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(300)
 		var asked []*nats.Subscription
 		for _, subject := range []string{"journal.>", "$JS.API.STREAM.PURGE.JOURNAL", "$JS.API.DIRECT.GET.JOURNAL"} {
@@ -320,7 +320,7 @@ func TestASlowJournalIsNotSentMoreThanItTakes(t *testing.T) {
 
 // One that is slow and answers again is used again.
 func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(1000)
 		b.limit("JOURNAL", 1)
 		cfg := b.config("run", quick())
@@ -341,13 +341,13 @@ func TestAJournalThatAnswersAgainIsUsedAgain(t *testing.T) {
 }
 
 // lastKept is the sequence of the last message that the journal has stored.
-func (b *bench) lastKept() uint64 {
+func (b *testbed) lastKept() uint64 {
 	b.t.Helper()
 	return b.stream("JOURNAL").CachedInfo().State.LastSeq
 }
 
 // limit sets the most bytes that a stream takes, and lets it refuse more.
-func (b *bench) limit(stream string, bytes int64) {
+func (b *testbed) limit(stream string, bytes int64) {
 	b.t.Helper()
 	b.alter(stream, func(c *jetstream.StreamConfig) { c.MaxBytes, c.Discard = bytes, jetstream.DiscardNew })
 }
@@ -355,7 +355,7 @@ func (b *bench) limit(stream string, bytes int64) {
 // A replica of the journal lags: it does not have replies yet that its leader has. Here the test answers in the place of
 // one, and an owner that asks for a reply is told five times that there is none.
 func TestAReplicaThatLagsIsAskedAgain(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		first := b.killedWith63Kept()
 		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		asked := make(map[string]int)
@@ -378,7 +378,7 @@ func TestAReplicaThatLagsIsAskedAgain(t *testing.T) {
 }
 
 // killedWith63Kept has an owner answer 63 rows behind a slow one, and kills it once the journal has their replies.
-func (b *bench) killedWith63Kept() *sleeper {
+func (b *testbed) killedWith63Kept() *sleeper {
 	b.load(64)
 	first := &sleeper{latency: slowHead, drain: make(chan struct{})}
 	r := b.start("first", first)
@@ -390,7 +390,7 @@ func (b *bench) killedWith63Kept() *sleeper {
 
 // Where nobody answers what is asked of the journal, the rows wait for that once, and not one lot after the other.
 func TestRowsWaitOnceForAJournalThatIsSilent(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		first := b.killedWith63Kept()
 		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		stagetest.Value(b.nc.Subscribe("$JS.API.DIRECT.GET.JOURNAL", func(*nats.Msg) {}))(t)
@@ -406,7 +406,7 @@ func TestRowsWaitOnceForAJournalThatIsSilent(t *testing.T) {
 
 // A row that may not start does not keep the term busy once the time for its replies is over.
 func TestAPausedRowWhoseReplyIsMissingCostsNoTurns(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		first := b.killedWith63Kept()
 		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		stagetest.Value(b.nc.Subscribe("$JS.API.DIRECT.GET.JOURNAL", func(*nats.Msg) {}))(t)
@@ -439,7 +439,7 @@ func TestWhatAnOlderVersionHasKeptIsNotPaidForAgain(t *testing.T) {
 		{"little", func(used uint64) int64 { return int64(used + used/16) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			withBench(t, func(t *testing.T, b *bench) {
+			onTestbed(t, func(t *testing.T, b *testbed) {
 				first := b.killedWith63Kept()
 				kept := b.read("JOURNAL", "journal.stage.0.>")
 				journal := b.stream("JOURNAL")
@@ -490,7 +490,7 @@ func TestAnUpgradeWaitsForThePermissionToKeepReplies(t *testing.T) {
 
 // Replies to rows of an input stream that was created again are of no use to the new one's rows, which have their numbers.
 func TestRepliesToRowsOfAnotherInputAreRemoved(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		first := b.killedWith63Kept()
 		stagetest.Must(t, b.js.DeleteStream(t.Context(), "ROWS"))
 		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, stageStreams()))

@@ -44,7 +44,7 @@ func TestTheStreamOfTheLaneLosesNoRecord(t *testing.T) {
 }
 
 func TestTheStreamOfTheLaneIsCreatedForALane(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		if _, err := b.js.Stream(t.Context(), "LANE"); err == nil {
 			t.Error("without a lane there is a stream LANE")
 		}
@@ -65,7 +65,7 @@ func TestTheStreamOfTheLaneIsCreatedForALane(t *testing.T) {
 }
 
 func TestADurableGetsRoomForTheLane(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.createDurable()
 		cfg := durableConfig()
 		cfg.LaneRows, cfg.Create = 1000, false

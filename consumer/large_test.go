@@ -20,7 +20,7 @@ import (
 )
 
 // bucketOf makes the bucket of large results, and has results of more than 4 KiB be large.
-func bucketOf(b *bench) {
+func bucketOf(b *testbed) {
 	b.t.Helper()
 	cfg := stageStreams()
 	cfg.ResultBucket = simBucket
@@ -29,7 +29,7 @@ func bucketOf(b *bench) {
 }
 
 // startLarge starts a replica that has the bucket.
-func (b *bench) startLarge(run string, exec consumer.Executor) *replica {
+func (b *testbed) startLarge(run string, exec consumer.Executor) *replica {
 	b.t.Helper()
 	cfg := b.config(run, exec)
 	cfg.ResultBucket = simBucket
@@ -37,7 +37,7 @@ func (b *bench) startLarge(run string, exec consumer.Executor) *replica {
 }
 
 // checkLarge checks that each of n rows has the body as its result, in the bucket, and that the bucket has nothing else.
-func (b *bench) checkLarge(n int, body []byte) {
+func (b *testbed) checkLarge(n int, body []byte) {
 	b.t.Helper()
 	named := make(map[string]bool)
 	for _, m := range b.read("RESULTS", "results.stage.0.rows") {
@@ -59,10 +59,10 @@ func (b *bench) checkLarge(n int, body []byte) {
 func TestAResultWaitsForItsBucket(t *testing.T) {
 	for _, f := range []struct {
 		name         string
-		breakIt, fix func(b *bench)
+		breakIt, fix func(b *testbed)
 		why          string
 	}{
-		{"full", func(b *bench) { b.limit("OBJ_LARGE", 100) }, unlimited("OBJ_LARGE"), "maximum bytes exceeded"},
+		{"full", func(b *testbed) { b.limit("OBJ_LARGE", 100) }, unlimited("OBJ_LARGE"), "maximum bytes exceeded"},
 		{"no answer", deny("$O.LARGE.>"), deny(), "$O.LARGE.C."},
 		{"deleted", drop("OBJ_LARGE"), bucketOf, "not found"},
 	} {
@@ -106,7 +106,7 @@ func TestAResultWaitsForItsBucket(t *testing.T) {
 // A reply that fits into a result, but not into an entry of the journal, is kept all the same, and nothing of it is left
 // once its row is emitted.
 func TestAReplyThatNoEntryHoldsIsKept(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		cfg := stageStreams()
 		cfg.ResultBucket = simBucket
 		stagetest.Must(t, streams.Ensure(t.Context(), b.nc, cfg))

@@ -10,7 +10,7 @@ import (
 
 // The room for a result is counted with its origin, which is no header of the row that is passed on.
 func TestAResultNamesTheFirstRowOfItsChain(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.largestResult(8000)
 		stream := strings.Repeat("C", 250)
 		first := nats.Header{streams.HeaderStateID: {"map/CHUNKS/0/41"}, streams.HeaderSourceStream: {"CHUNKS"}, streams.HeaderSourceSeq: {"41"}}

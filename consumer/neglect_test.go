@@ -21,7 +21,7 @@ type announced struct {
 }
 
 // announce repeats it until the returned function is called.
-func (b *bench) announce(a announced) (stop func()) {
+func (b *testbed) announce(a announced) (stop func()) {
 	b.t.Helper()
 	a.Partitions = b.partitions
 	body := stagetest.Value(json.Marshal(a))(b.t)
@@ -48,7 +48,7 @@ func (b *bench) announce(a announced) (stop func()) {
 
 // watch lets time pass and returns the longest time that each partition was without an owner, and how often each
 // changed hands.
-func (b *bench) watch(d time.Duration, mates ...*crewMate) (unserved time.Duration, moves []int) {
+func (b *testbed) watch(d time.Duration, mates ...*crewMate) (unserved time.Duration, moves []int) {
 	const step = 50 * time.Millisecond
 	since, last := slices.Repeat([]time.Duration{0}, b.partitions), make([]*crewMate, b.partitions)
 	moves = make([]int, b.partitions)
@@ -74,7 +74,7 @@ func (b *bench) watch(d time.Duration, mates ...*crewMate) (unserved time.Durati
 	return unserved, moves
 }
 
-func (b *bench) claims() (n int) {
+func (b *testbed) claims() (n int) {
 	for p := range b.partitions {
 		n += b.stored("RESULTS", streams.ClaimSubject("results", "stage", p))
 	}
@@ -127,7 +127,7 @@ func TestAReplicaThatServesNothingCostsItsOwnShareOnly(t *testing.T) {
 }
 
 // awaitRows waits until each partition has so many results.
-func (b *bench) awaitRows(n int) {
+func (b *testbed) awaitRows(n int) {
 	b.t.Helper()
 	for p := range b.partitions {
 		b.await("all results", func() bool {
@@ -229,7 +229,7 @@ func TestAnIdleStageSendsTheServerFewRequests(t *testing.T) {
 
 // TestAnIdleStandbySendsTheServerFewRequests does the same for a stage without partitions.
 func TestAnIdleStandbySendsTheServerFewRequests(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(5)
 		first := b.start("first", &sleeper{})
 		b.until(5)
@@ -247,7 +247,7 @@ func TestAnIdleStandbySendsTheServerFewRequests(t *testing.T) {
 }
 
 // requests is how many requests the server's API has served.
-func (b *bench) requests() uint64 {
+func (b *testbed) requests() uint64 {
 	b.t.Helper()
 	info := stagetest.Value(b.srv.Jsz(nil))(b.t)
 	return info.API.Total

@@ -10,7 +10,7 @@ import (
 
 // cutReader returns a replica that takes over after another one was killed, of which row 5 is left with others above it
 // done; what it sends to read those is lost.
-func (b *bench) cutReader() (*replica, *link) {
+func (b *testbed) cutReader() (*replica, *link) {
 	b.t.Helper()
 	b.loadKeys(200, 20)
 	exec := slowRow(5, time.Hour, 50*time.Millisecond)
@@ -31,7 +31,7 @@ func (b *bench) cutReader() (*replica, *link) {
 
 // While servers elect a leader, a request to read the log gets no answer and the connection lasts.
 func TestALostRequestToReadTheLogIsRepeatedSoon(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		r, l := b.cutReader()
 		l.set(func() { l.loses = nil })
 		began := time.Now()
@@ -45,7 +45,7 @@ func TestALostRequestToReadTheLogIsRepeatedSoon(t *testing.T) {
 }
 
 func TestAStopEndsTheReadingOfTheLog(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		r, _ := b.cutReader()
 		began := time.Now()
 		r.stop(t)

@@ -22,14 +22,14 @@ func keyOf(row *consumer.Row) string {
 }
 
 // ordered is the configuration of a replica in an order other than that of the stream.
-func (b *bench) ordered(order streams.Order, run string, exec consumer.Executor) consumer.Config {
+func (b *testbed) ordered(order streams.Order, run string, exec consumer.Executor) consumer.Config {
 	cfg := b.config(run, exec)
 	cfg.Order, cfg.OrderKey, cfg.Key, cfg.OrderSpan = order, "subject.2", keyOf, 256
 	return cfg
 }
 
 // loadKeys publishes rows of so many keys in turn.
-func (b *bench) loadKeys(rows, keys int) {
+func (b *testbed) loadKeys(rows, keys int) {
 	b.t.Helper()
 	for i := range rows {
 		stagetest.Value(b.js.Publish(b.t.Context(), fmt.Sprintf("rows.k%d", i%keys), []byte(`{"n":`+strconv.Itoa(i)+`}`)))(b.t)
@@ -44,7 +44,7 @@ type logged struct {
 	key                string
 }
 
-func (b *bench) readLog() (log []logged) {
+func (b *testbed) readLog() (log []logged) {
 	b.t.Helper()
 	number := func(m jetstream.Msg, header string) uint64 {
 		if m.Headers().Get(header) == "" {
@@ -72,7 +72,7 @@ func (b *bench) readLog() (log []logged) {
 
 // checkOrder checks the log of rows 1 to n, all of which are there: each has one result, within its key in order, and
 // what each message says about the rows before it is true.
-func (b *bench) checkOrder(n uint64) {
+func (b *testbed) checkOrder(n uint64) {
 	b.t.Helper()
 	done := make(map[uint64]uint64) // row: where its result is
 	last := make(map[string]uint64)
@@ -124,7 +124,7 @@ func (b *bench) checkOrder(n uint64) {
 }
 
 // checkStart is what a process does before it serves any of its partitions.
-func (b *bench) checkStart(cfg consumer.Config) error {
+func (b *testbed) checkStart(cfg consumer.Config) error {
 	b.t.Helper()
 	cfg.Recorder = recorder.New(b.nc, recorder.Config{Stream: "AUDIT", Subject: "audit", Name: cfg.Name, Logger: cfg.Logger})
 	c := stagetest.Value(consumer.New(b.nc, cfg))(b.t)
@@ -139,7 +139,7 @@ var otherOrders = []streams.Order{streams.OrderKey, streams.OrderNone}
 // that need not.
 func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 	for _, order := range otherOrders {
-		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+		runOnTestbed(t, string(order), func(t *testing.T, b *testbed) {
 			b.loadKeys(400, 20)
 			r := b.startWith(b.ordered(order, "run1", hotExecutor(5)))
 			want := 4 + 256 - 1 // the span above row 4, without row 5
@@ -172,7 +172,7 @@ func TestOneRowHoldsUpItsKeyAlone(t *testing.T) {
 
 func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
 	for _, order := range append(otherOrders, streams.OrderStream) {
-		runWithBench(t, string(order), func(_ *testing.T, b *bench) {
+		runOnTestbed(t, string(order), func(_ *testing.T, b *testbed) {
 			b.loadKeys(300, 20)
 			exec := &sleeper{latency: func(seq uint64) time.Duration {
 				if seq%37 == 0 {
@@ -199,7 +199,7 @@ func TestAKilledOwnerIsReplacedInEveryOrder(t *testing.T) {
 
 // The order may change while nothing is emitted ahead of a row that waits, and only then.
 func TestTheOrderChangesWhereItIsSafe(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		exec := &sleeper{low: 50 * time.Millisecond, high: 300 * time.Millisecond}
 		rows := 0
 		for i, order := range []streams.Order{
@@ -227,7 +227,7 @@ func TestTheOrderChangesWhereItIsSafe(t *testing.T) {
 }
 
 func TestAnotherOrderIsRefusedWhereRowsAreAhead(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.loadKeys(60, 5)
 		exec := slowRow(10, time.Hour, 50*time.Millisecond)
 		r := b.startWith(b.ordered(streams.OrderKey, "run1", exec))
@@ -289,7 +289,7 @@ func TestAnyOrderOnAWorkQueue(t *testing.T) {
 
 // A reply that waits for a long time is at the front of the journal, and thousands are kept and emitted behind it.
 func TestTheJournalStaysSmallWhileAReplyWaits(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		exec := &sleeper{latency: func(seq uint64) time.Duration {
 			switch {
 			case seq == 1:

@@ -14,7 +14,7 @@ import (
 // A drain may take minutes. A draining owner still owns the partition: a standby that took over would pay for its calls
 // again.
 func TestADrainKeepsThePin(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(100)
 		exec := &sleeper{low: 100 * time.Second, high: 120 * time.Second}
 		first := b.start("first", exec)
@@ -36,7 +36,7 @@ func TestADrainKeepsThePin(t *testing.T) {
 
 // A client that subscribes to everything keeps the server from dropping requests without a listener.
 func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		stagetest.Value(b.nc.Subscribe(">", func(*nats.Msg) {}))(t)
 		b.load(300)
 		for range 3 {
@@ -58,7 +58,7 @@ func TestAListenerToEverythingDoesNotKeepRowsFromTheOwner(t *testing.T) {
 
 // A reset that waits for the end of the last request keeps no answer from being emitted meanwhile.
 func TestAResetThatWaitsDelaysNoAnswer(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(200)
 		exec := &sleeper{latency: func(seq uint64) time.Duration { return time.Second + time.Duration(seq%64)*50*time.Millisecond }}
 		cfg := b.config("run", exec)
@@ -77,7 +77,7 @@ func TestAResetThatWaitsDelaysNoAnswer(t *testing.T) {
 
 func TestAStandbyTakesOverWithinTwoPins(t *testing.T) {
 	for name, window := range map[string]int{"rows wait in the stream": 64, "every row is taken": 300} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			b.load(200)
 			var most time.Duration
 			for i := range 6 {
@@ -109,7 +109,7 @@ func TestAStandbyTakesOverWithinTwoPins(t *testing.T) {
 }
 
 // awaitSoon is await with a fine step.
-func (b *bench) awaitSoon(what string, ok func() bool) {
+func (b *testbed) awaitSoon(what string, ok func() bool) {
 	b.t.Helper()
 	for range 10_000 {
 		if ok() {
@@ -122,7 +122,7 @@ func (b *bench) awaitSoon(what string, ok func() bool) {
 
 // An owner with nothing to append learns that it was fenced, too: otherwise it would keep making calls.
 func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(64) // the whole window: no row is left to bring anybody the pin
 		first := b.start("first", &sleeper{low: time.Hour, high: time.Hour})
 		time.Sleep(time.Second)
@@ -144,7 +144,7 @@ func TestAnOwnerThatWaitsForCallsNoticesThatItIsFenced(t *testing.T) {
 
 // The pin proves nothing: a rival that saw nobody pinned a moment before may claim without it.
 func TestAnOwnerThatHoldsThePinNoticesThatItIsFenced(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(10)
 		r := b.start("run", &sleeper{low: time.Hour, high: time.Hour})
 		time.Sleep(time.Minute)
@@ -159,7 +159,7 @@ func TestAnOwnerThatHoldsThePinNoticesThatItIsFenced(t *testing.T) {
 }
 
 // claimAsRival claims the partition before any row is emitted.
-func (b *bench) claimAsRival() {
+func (b *testbed) claimAsRival() {
 	b.t.Helper()
 	claim := nats.NewMsg("results.stage.0.claim")
 	claim.Header.Set(streams.HeaderOwner, "rival.1")
@@ -172,7 +172,7 @@ func (b *bench) claimAsRival() {
 // that waits. If that owner did not claim again, the pin would keep all rows from everybody until it expires, when the
 // next rival sees nobody pinned.
 func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(10)
 		exec := &sleeper{low: time.Minute, high: 2 * time.Minute}
 		r := b.start("run", exec)
@@ -200,7 +200,7 @@ func TestWhoGetsThePinWithTheRivalsResetClaimsAgain(t *testing.T) {
 
 func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
 	for name, step := range map[string]string{"during a take-over": "claimed", "idle": "never"} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			b.load(10)
 			nc := b.connect()
 			r := b.startOn(nc, consumer.WithHook(b.config("run", quick()), func(at string) {
@@ -222,7 +222,7 @@ func TestAConnectionClosedForGoodEndsRun(t *testing.T) {
 
 // Two stages on the same streams never touch each other.
 func TestStagesWithDifferentNamesShareStreams(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(200)
 		exec := quick()
 		first := b.start("first", exec)
@@ -252,7 +252,7 @@ func TestALongTimeBehindAnOutage(t *testing.T) {
 		"window full of rows":  {0, scaled().aLongTime},
 		"window full of bytes": {1000, 5 * time.Minute},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			b.load(200)
 			exec := slowRow(1, c.outage, time.Second)
 			cfg := b.config("run", exec)
@@ -286,7 +286,7 @@ func TestALongTimeBehindAnOutage(t *testing.T) {
 
 // The next row is larger than the room that is left; that is not taken for a problem of the consumer.
 func TestALargeRowWaitsForRoom(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(20)
 		stagetest.Value(b.js.Publish(t.Context(), "rows.a", make([]byte, 2000)))(t)
 		exec := &sleeper{latency: slowHead}
@@ -305,7 +305,7 @@ func TestALargeRowWaitsForRoom(t *testing.T) {
 
 // A row larger than the window's bytes is let in alone.
 func TestARowLargerThanTheWindowPasses(t *testing.T) {
-	withBench(t, func(_ *testing.T, b *bench) {
+	onTestbed(t, func(_ *testing.T, b *testbed) {
 		b.load(50)
 		cfg := b.config("run", quick())
 		cfg.WindowBytes = 5
@@ -324,7 +324,7 @@ func TestATakeOverAfterAResetWithoutANewRow(t *testing.T) {
 	}{
 		"a standby": {waits: true}, "the next start": {}, "the next start, old server": {version: "2.12.9"},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			start := func(run string) *replica {
 				l := newLink(b.InProcessConn, leastLatency)
 				l.version = c.version

@@ -73,7 +73,7 @@ func (e *patientExecutor) Start(row *consumer.Row) {
 func TestTheLaneLearnsOfRepliesThatAreKept(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		const rows = 6
-		b := newBench(t)
+		b := newTestbed(t)
 		b.load(rows)
 		lane := &patientLane{rows: rows, kept: make(map[uint64]bool)}
 		exec := &laneExecutor{sleeper: &sleeper{over: t.Context().Done()}, lane: newFakeLane(0, 0), live: func(uint64) bool { return false }}

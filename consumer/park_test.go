@@ -114,7 +114,7 @@ func (e *laneExecutor) Start(row *consumer.Row) {
 	}
 }
 
-func (b *bench) startLane(run string, order streams.Order, lane *fakeLane, live func(uint64) bool) *replica {
+func (b *testbed) startLane(run string, order streams.Order, lane *fakeLane, live func(uint64) bool) *replica {
 	b.t.Helper()
 	exec := &laneExecutor{sleeper: &sleeper{low: time.Millisecond, high: 3 * time.Second, over: b.t.Context().Done()}, lane: lane, live: live}
 	cfg := b.config(run, exec)
@@ -130,9 +130,9 @@ func (b *bench) startLane(run string, order streams.Order, lane *fakeLane, live 
 func TestParkedRowsComeOutInOrder(t *testing.T) {
 	rows, takes := scaled().laneRows, scaled().laneTime
 	for _, order := range everyOrder {
-		for name, disturb := range map[string]func(b *bench, r *replica, start func(run string) *replica) *replica{
-			"undisturbed": func(_ *bench, r *replica, _ func(string) *replica) *replica { return r },
-			"killed and stopped": func(b *bench, r *replica, start func(string) *replica) *replica {
+		for name, disturb := range map[string]func(b *testbed, r *replica, start func(run string) *replica) *replica{
+			"undisturbed": func(_ *testbed, r *replica, _ func(string) *replica) *replica { return r },
+			"killed and stopped": func(b *testbed, r *replica, start func(string) *replica) *replica {
 				for i := range 12 {
 					time.Sleep(rand.N(takes / 12))
 					if i%3 == 0 {
@@ -144,7 +144,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				}
 				return r
 			},
-			"taken over": func(_ *bench, r *replica, start func(string) *replica) *replica {
+			"taken over": func(_ *testbed, r *replica, start func(string) *replica) *replica {
 				for i := range 6 {
 					next := start(fmt.Sprint("run", i))
 					time.Sleep(rand.N(takes / 8))
@@ -154,7 +154,7 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 				return r
 			},
 		} {
-			runWithBench(t, fmt.Sprint(order, "/", name), func(t *testing.T, b *bench) {
+			runOnTestbed(t, fmt.Sprint(order, "/", name), func(t *testing.T, b *testbed) {
 				b.load(rows)
 				lane := newFakeLane(time.Minute, takes)
 				live := func(seq uint64) bool { return seq%4 == 0 }
@@ -181,13 +181,13 @@ func TestParkedRowsComeOutInOrder(t *testing.T) {
 func TestParkedRowsSurviveFaults(t *testing.T) {
 	rows, takes := scaled().laneRows/2, scaled().laneTime
 	for name, c := range map[string]struct {
-		disturb func(b *bench)
+		disturb func(b *testbed)
 		gone    int
 	}{
-		"the journal is full": {disturb: func(b *bench) {
+		"the journal is full": {disturb: func(b *testbed) {
 			b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 10, jetstream.DiscardNew })
 		}},
-		"the server restarts": {disturb: func(b *bench) {
+		"the server restarts": {disturb: func(b *testbed) {
 			for range 3 {
 				time.Sleep(takes / 24)
 				b.stopServer()
@@ -195,13 +195,13 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 				b.startServer()
 			}
 		}},
-		"a row is deleted": {gone: 1, disturb: func(b *bench) {
+		"a row is deleted": {gone: 1, disturb: func(b *testbed) {
 			time.Sleep(takes / 24)
 			s := b.stream("ROWS")
 			stagetest.Must(b.t, s.DeleteMsg(b.t.Context(), uint64(rows-5)))
 		}},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			b.load(rows)
 			lane := newFakeLane(takes/12, takes*3/4)
 			r := b.startLane("run", streams.OrderStream, lane, func(seq uint64) bool { return seq%4 == 0 })
@@ -220,7 +220,7 @@ func TestParkedRowsSurviveFaults(t *testing.T) {
 // The batch of an earlier term has its answers while their rows are set aside, behind a key whose rows wait. The answers
 // are taken once the rows have come back: to buy them again would cost twice.
 func TestTheAnswerToARowSetAsideIsNotLost(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		const rows, live = 24, 12
 		b.load(rows)
 		lane := newFakeLane(time.Minute, time.Minute)

@@ -11,7 +11,7 @@ import (
 // A power cut takes what the server had not synced: the results end earlier than what the consumer acked. The end of the
 // log decides, so the lost results are made again, each once.
 func TestResultsThatLostTheirEndAreMadeAgainFromThere(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(60)
 		b.start("first", quick()).stopAfter(b, 60)
 		b.stopServer()

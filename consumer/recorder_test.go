@@ -21,7 +21,7 @@ import (
 )
 
 func TestRecorderReportsEachEventAsItComes(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		var seen []auditlog.Event
 		rec := recorder.New(b.connect(), recorder.Config{
 			Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler),
@@ -41,7 +41,7 @@ func TestRecorderReportsEachEventAsItComes(t *testing.T) {
 
 // A lane that repeats what it may have recorded before a crash makes one event of it, whoever owns the partition.
 func TestAPhaseOfABatchIsStoredOnce(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		stored := 0
 		for _, owner := range []string{"first", "second"} {
 			r := b.record(b.connect(), 0, nil)
@@ -61,7 +61,7 @@ func TestAPhaseOfABatchIsStoredOnce(t *testing.T) {
 
 // The first event of a run comes while Run begins. Sent before the subscription, it is stored and its answer dropped.
 func TestNoEventIsSentBeforeItsAnswerCanArrive(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		rec := recorder.New(b.connect(), recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log})
 		rec.RecordRun(&auditlog.Run{Header: auditlog.Header{RunID: "r1"}, Phase: auditlog.PhaseStart})
 		synctest.Wait() // whatever was sent is stored and answered
@@ -82,13 +82,13 @@ func TestNoEventIsSentBeforeItsAnswerCanArrive(t *testing.T) {
 // recording is a running Recorder, and what it has reported.
 type recording struct {
 	*recorder.Recorder
-	b      *bench
+	b      *testbed
 	stored []atomic.Int32 // how often each event was reported as stored
 	next   int
 	end    func()
 }
 
-func (b *bench) record(nc *nats.Conn, events int, change func(*recorder.Config)) *recording {
+func (b *testbed) record(nc *nats.Conn, events int, change func(*recorder.Config)) *recording {
 	b.t.Helper()
 	cfg := recorder.Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: b.log}
 	if change != nil {
@@ -147,7 +147,7 @@ func (r *recording) check(t *testing.T) {
 }
 
 // answers counts the responses to all clients until the returned function is called.
-func (b *bench) answers() func() int {
+func (b *testbed) answers() func() int {
 	b.t.Helper()
 	var n atomic.Int32
 	sub := stagetest.Value(b.nc.Subscribe("_INBOX.>", func(*nats.Msg) { n.Add(1) }))(b.t)
@@ -159,8 +159,8 @@ func (b *bench) answers() func() int {
 	}
 }
 
-func allow(atomic bool) func(*bench) {
-	return func(b *bench) {
+func allow(atomic bool) func(*testbed) {
+	return func(b *testbed) {
 		b.t.Helper()
 		cfg := jetstream.StreamConfig{Name: "AUDIT", Subjects: []string{"audit.>"}, DenyDelete: true, AllowDirect: true, AllowAtomicPublish: atomic}
 		_ = b.js.DeleteStream(b.t.Context(), "AUDIT")
@@ -173,14 +173,14 @@ func allow(atomic bool) func(*bench) {
 func TestEveryEventIsStoredOnceWhateverTheStreamAccepts(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		setup func(*bench)
+		setup func(*testbed)
 		most  int // answers to 3,000 events
 	}{
-		{"fast batches", func(*bench) {}, 300},
+		{"fast batches", func(*testbed) {}, 300},
 		{"atomic batches", allow(true), 3000},
 		{"single messages", allow(false), 3000},
 	} {
-		runWithBench(t, c.name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, c.name, func(t *testing.T, b *testbed) {
 			c.setup(b)
 			r := b.record(b.connect(), 3000, nil)
 			count := b.answers()
@@ -199,7 +199,7 @@ func TestEveryEventIsStoredOnceWhateverTheStreamAccepts(t *testing.T) {
 
 // A row's result waits for its events, so those of a single row must not wait for a full group.
 func TestFewEventsAreSentAtOnce(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		r := b.record(b.connect(), 50, nil)
 		for row := range 50 {
 			begin := time.Now()
@@ -225,7 +225,7 @@ func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 		"bytes":                          {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 20 * bytes }, 20},
 		"fewer bytes than one event has": {func(cfg *recorder.Config) { cfg.MaxPendingBytes = 1 }, 1},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			full("AUDIT")(b)
 			r := b.record(b.connect(), 50, c.limit)
 			done := make(chan struct{})
@@ -247,7 +247,7 @@ func TestCallsWaitWhileTooManyEventsDo(t *testing.T) {
 // A process that must end does not wait for room: events that find none are dropped and counted, those that wait for the
 // server are still stored.
 func TestCallsWaitForNoRoomOnceTheProcessMustEnd(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		full("AUDIT")(b)
 		r := b.record(b.connect(), 51, func(cfg *recorder.Config) { cfg.MaxPending = 20 })
 		done := make(chan struct{})
@@ -293,16 +293,16 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		options      func(*server.Options)
-		breakIt, fix func(*bench)
+		breakIt, fix func(*testbed)
 	}{
-		{"no groups any more", nil, func(b *bench) { full("AUDIT")(b); unlimited("AUDIT")(b) }, func(*bench) {}},
+		{"no groups any more", nil, func(b *testbed) { full("AUDIT")(b); unlimited("AUDIT")(b) }, func(*testbed) {}},
 		{"full, then freed", nil, full("AUDIT"), unlimited("AUDIT")},
-		{"gone, then back", nil, drop("AUDIT"), func(b *bench) { ensure(b) }},
-		{"server restarted", nil, (*bench).stopServer, (*bench).startServer},
-		{"too many at a time", func(o *server.Options) { o.JetStreamLimits.MaxBatchInflightPerStream = 1 }, func(b *bench) {
+		{"gone, then back", nil, drop("AUDIT"), func(b *testbed) { ensure(b) }},
+		{"server restarted", nil, (*testbed).stopServer, (*testbed).startServer},
+		{"too many at a time", func(o *server.Options) { o.JetStreamLimits.MaxBatchInflightPerStream = 1 }, func(b *testbed) {
 			// A batch of another client, which never ends it.
 			stagetest.Must(b.t, b.nc.PublishRequest("audit.other", "_INBOX.other.b1.10.fail.1.0.$FI", []byte("x")))
-		}, func(*bench) {}},
+		}, func(*testbed) {}},
 	} {
 		runVirtual(t, c.name, func(t *testing.T) {
 			b := bareWith(t, c.options, nil)
@@ -322,7 +322,7 @@ func TestEventsOutliveTheirGroups(t *testing.T) {
 }
 
 // connectBy connects over a link that the test can break.
-func (b *bench) connectBy(l *link) *nats.Conn {
+func (b *testbed) connectBy(l *link) *nats.Conn {
 	b.t.Helper()
 	nc := stagetest.Value(nats.Connect("", nats.InProcessServer(l), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond)))(b.t)
 	b.t.Cleanup(func() {
@@ -336,9 +336,9 @@ func (b *bench) connectBy(l *link) *nats.Conn {
 func TestLostAnswersAreNotWaitedForAfterAReconnect(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		setup func(*bench)
-	}{{"fast batches", func(*bench) {}}, {"atomic batches", allow(true)}, {"single messages", allow(false)}} {
-		runWithBench(t, c.name, func(t *testing.T, b *bench) {
+		setup func(*testbed)
+	}{{"fast batches", func(*testbed) {}}, {"atomic batches", allow(true)}, {"single messages", allow(false)}} {
+		runOnTestbed(t, c.name, func(t *testing.T, b *testbed) {
 			c.setup(b)
 			l := newLink(b.InProcessConn, time.Millisecond)
 			r := b.record(b.connectBy(l), 60, nil)
@@ -373,7 +373,7 @@ func TestEventsOutliveTheirConnection(t *testing.T) {
 			time.AfterFunc(5*time.Millisecond, func() { l.set(func() { l.deaf = false }) })
 		}},
 	} {
-		runWithBench(t, c.name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, c.name, func(t *testing.T, b *testbed) {
 			l := newLink(b.InProcessConn, time.Millisecond)
 			r := b.record(b.connectBy(l), 10_000, nil)
 			time.Sleep(time.Second)
@@ -393,7 +393,7 @@ func TestEventsOutliveTheirConnection(t *testing.T) {
 }
 
 func TestAnAuditStreamIsCreatedWithFastBatchesWhichCanBeSwitched(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		if !b.takesFastBatches() {
 			t.Error("the audit stream takes no fast batches")
 		}
@@ -415,7 +415,7 @@ func TestAnAuditStreamIsCreatedWithFastBatchesWhichCanBeSwitched(t *testing.T) {
 }
 
 // ask makes a request of JetStream and returns the answer.
-func (b *bench) ask(subject string, question any) map[string]any {
+func (b *testbed) ask(subject string, question any) map[string]any {
 	b.t.Helper()
 	body := stagetest.Value(json.Marshal(question))(b.t)
 	m := stagetest.Value(b.nc.Request(subject, body, time.Minute))(b.t)
@@ -426,13 +426,13 @@ func (b *bench) ask(subject string, question any) map[string]any {
 	return answer
 }
 
-func (b *bench) auditConfig() map[string]any {
+func (b *testbed) auditConfig() map[string]any {
 	b.t.Helper()
 	config, _ := b.ask("$JS.API.STREAM.INFO.AUDIT", nil)["config"].(map[string]any)
 	return config
 }
 
-func (b *bench) takesFastBatches() bool {
+func (b *testbed) takesFastBatches() bool {
 	b.t.Helper()
 	on, _ := b.auditConfig()["allow_batched"].(bool)
 	return on

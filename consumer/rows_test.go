@@ -12,7 +12,7 @@ import (
 // A group of the whole window would leave the stage without rows to work on until the group is stored.
 func TestAGroupLeavesRoomInTheWindow(t *testing.T) {
 	const window, most = 400, 100
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(window)
 		cfg := b.config("run", slowRow(1, 10*time.Second, time.Second))
 		cfg.WindowRows = window
@@ -38,7 +38,7 @@ func TestAGroupLeavesRoomInTheWindow(t *testing.T) {
 func TestAFullWindowAsksAndAcksForManyRowsAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T) {
 		const window, rows = 160, 1600
-		b := newBench(t)
+		b := newTestbed(t)
 		b.load(rows)
 		var pulls, acks atomic.Int32
 		for subject, n := range map[string]*atomic.Int32{"$JS.API.CONSUMER.MSG.NEXT.>": &pulls, "$JS.ACK.ROWS.>": &acks} {

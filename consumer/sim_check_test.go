@@ -138,7 +138,7 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 		fail: func(format string, args ...any) { s.t.Errorf("partition %d: "+format, append([]any{p}, args...)...) },
 	}
 	for _, m := range s.read("RESULTS", fmt.Sprintf("results.stage.%d.>", p)) {
-		at, seq, by := storedAt(s.bench, m).Sequence.Stream, sourceSeq(s.bench, m), m.Headers().Get(streams.HeaderOwner)
+		at, seq, by := storedAt(s.testbed, m).Sequence.Stream, sourceSeq(s.testbed, m), m.Headers().Get(streams.HeaderOwner)
 		chain = s.checkChain(at, m, chain)
 		if strings.HasSuffix(m.Subject(), ".claim") {
 			name, _, _ := strings.Cut(by, ".")
@@ -149,7 +149,7 @@ func (s *sim) checkLog(p int) []jetstream.Msg {
 				s.t.Errorf("partition %d: claim %d of %s comes after one of %s", p, at, by, owner)
 			}
 			owner, owners[by] = by, true
-			s.claims[p] = append(s.claims[p], simClaim{by, s.lives[name], storedAt(s.bench, m).Timestamp})
+			s.claims[p] = append(s.claims[p], simClaim{by, s.lives[name], storedAt(s.testbed, m).Timestamp})
 			continue
 		}
 		log.result(at, seq, m.Headers())
@@ -180,12 +180,12 @@ func (s *sim) checkChain(at uint64, m jetstream.Msg, before proof.Hash) proof.Ha
 	return chain
 }
 
-func sourceSeq(b *bench, m jetstream.Msg) uint64 {
+func sourceSeq(b *testbed, m jetstream.Msg) uint64 {
 	b.t.Helper()
 	return stagetest.Value(strconv.ParseUint(m.Headers().Get(streams.HeaderSourceSeq), 10, 64))(b.t)
 }
 
-func storedAt(b *bench, m jetstream.Msg) *jetstream.MsgMetadata {
+func storedAt(b *testbed, m jetstream.Msg) *jetstream.MsgMetadata {
 	b.t.Helper()
 	return stagetest.Value(m.Metadata())(b.t)
 }
@@ -198,7 +198,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	called, rows, keys := make(map[uint64]time.Time), make(map[string]time.Time), make(map[string]*string)
 	calls, named := make(map[string]time.Time), make(map[string]string)
 	for _, m := range s.read("AUDIT", "audit.stage.*.*") {
-		at := storedAt(s.bench, m).Timestamp
+		at := storedAt(s.testbed, m).Timestamp
 		switch e, err := auditlog.Decode(m.Data()); {
 		case err != nil:
 			s.t.Fatal(err)
@@ -217,7 +217,7 @@ func (s *sim) checkOrderOfEvents(results []jetstream.Msg) {
 	}
 	stored := make(map[uint64]time.Time)
 	for _, m := range results {
-		seq, at := sourceSeq(s.bench, m), storedAt(s.bench, m).Timestamp
+		seq, at := sourceSeq(s.testbed, m), storedAt(s.testbed, m).Timestamp
 		stored[seq] = at
 		event := m.Headers().Get(streams.HeaderStateID) + "|" + m.Headers().Get(streams.HeaderOwner)
 		key, keyed := m.Headers()[streams.HeaderKey]

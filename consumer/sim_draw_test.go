@@ -146,9 +146,9 @@ func (s *sim) faultOfServer(r *simReplica, draw int) {
 // fill makes a stream refuse everything for a while.
 func (s *sim) fill(stream string, lasts time.Duration) {
 	s.note("full " + stream)
-	full(stream)(s.bench)
+	full(stream)(s.testbed)
 	s.trouble(lasts + 10*time.Second) // a term that ends meanwhile has no next one, which would keep what is answered
-	s.healAfter(lasts, func() { unlimited(stream)(s.bench) })
+	s.healAfter(lasts, func() { unlimited(stream)(s.testbed) })
 }
 
 // healAfter ends a fault after a while. Until then, and until requests that got lost in it are repeated, it excuses a

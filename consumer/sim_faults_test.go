@@ -27,7 +27,7 @@ const (
 
 // sim is a few replicas, a server, and the faults that break them.
 type sim struct {
-	*bench
+	*testbed
 	simOrder
 	rng        *rand.Rand
 	seed       uint64
@@ -87,7 +87,7 @@ func partitionsOf(seed uint64) int { return [...]int{2, 4, 1, 2, 1}[seed%5] }
 func newSim(t *testing.T, seed uint64, partitions int, order streams.Order) *sim {
 	t.Helper()
 	s := &sim{
-		bench: bareWith(t, func(o *server.Options) { o.MaxPayload = simPayload }, nil), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
+		testbed: bareWith(t, func(o *server.Options) { o.MaxPayload = simPayload }, nil), retention: jetstream.RetentionPolicy(seed % 3), seed: seed, partitions: partitions,
 		rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), rows: make([][]uint64, partitions), gone: make([]int, partitions),
 		done: make(map[string]int), lives: make(map[string]*life), callsFor: make(map[simElement][]*simCall),
 		fansOut: seed%4 >= 2,

@@ -61,7 +61,7 @@ func TestPartitionsSpreadEvenlyOverReplicas(t *testing.T) {
 }
 
 // awaitOthers waits until each knows of so many others that serve partitions.
-func (b *bench) awaitOthers(n int, mates ...*crewMate) {
+func (b *testbed) awaitOthers(n int, mates ...*crewMate) {
 	b.t.Helper()
 	b.await(fmt.Sprintf("%d others", n), func() bool {
 		return !slices.ContainsFunc(mates, func(m *crewMate) bool { return m.spread.Others() != n })

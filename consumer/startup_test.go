@@ -138,7 +138,7 @@ func TestADeniedRequestEndsTheStartAndIsNamed(t *testing.T) {
 }
 
 func TestExistingStreamsAreNeverAltered(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		before := map[string]string{}
 		for _, name := range []string{"ROWS", "RESULTS", "AUDIT", "JOURNAL"} {
 			before[name] = describe(b.stream(name).CachedInfo().Config)
@@ -187,7 +187,7 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 			c.DeliverPolicy, c.OptStartSeq = jetstream.DeliverByStartSequencePolicy, 5
 		}, want: "begins at sequence 5, the results go on after 0"},
 	} {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			cfg := good
 			if c.change != nil {
 				c.change(&cfg)
@@ -216,7 +216,7 @@ func TestADurableThatWouldServeOtherRowsIsRefused(t *testing.T) {
 }
 
 func TestAMissingDurableIsNotCreatedIfCreateIsOff(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		cfg := b.config("run", quick())
 		cfg.Create = false
 		r := b.startWith(cfg)

@@ -159,7 +159,7 @@ func TestAReplicaThatFellSilentIsLostForAMinute(t *testing.T) {
 // TestAHeldPartitionStartsNoRow holds a partition with calls in flight and rows in the queue behind them, twice, and lets
 // it go on: each row is called once, in order. What it holds when it stops is served by the next one.
 func TestAHeldPartitionStartsNoRow(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 		r := b.start("held", exec)
 		b.load(20)
@@ -197,7 +197,7 @@ func TestAHeldPartitionStartsNoRow(t *testing.T) {
 // TestAReplicaThatStandsAsideHandsOver has the owner of the only partition stand aside: the standby owns it, until it is
 // killed. Then rows wait, and the first takes the partition back.
 func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		sleeps := func() *queuer { return newQueuer(t, 2, func() time.Duration { return time.Second }) }
 		first := b.start("first", sleeps())
 		b.load(10)
@@ -224,7 +224,7 @@ func TestAReplicaThatStandsAsideHandsOver(t *testing.T) {
 // minutes, as a new leader of the durable consumer does: nobody is pinned then, and no row is left that would bring the
 // pin back. The replica that stands aside goes on doing so.
 func TestAPartitionIsNotTakenBackFromWhoAsksForIt(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		first := b.start("first", newQueuer(t, 2, func() time.Duration { return time.Second }))
 		b.load(2)
 		first.awaitOwner(b)

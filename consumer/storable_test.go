@@ -15,7 +15,7 @@ import (
 func TestNoCallBeginsWhileNothingCanBeStored(t *testing.T) {
 	for _, f := range []struct {
 		name         string
-		breakIt, fix func(b *bench, r *replica)
+		breakIt, fix func(b *testbed, r *replica)
 		most         int // calls that may still begin: before the server has said anything
 		why          string
 	}{
@@ -26,8 +26,8 @@ func TestNoCallBeginsWhileNothingCanBeStored(t *testing.T) {
 		{"audit gets no answer", on(deny("audit.>")), on(deny()), 14, "audit"},
 		{
 			"the disk is full",
-			func(_ *bench, r *replica) { r.SetFull(errors.New("the disk is full: 0 B free at /d")) },
-			func(_ *bench, r *replica) { r.SetFull(nil) },
+			func(_ *testbed, r *replica) { r.SetFull(errors.New("the disk is full: 0 B free at /d")) },
+			func(_ *testbed, r *replica) { r.SetFull(nil) },
 			0, "store: the disk is full: 0 B free at /d",
 		},
 	} {
@@ -61,12 +61,12 @@ func TestNoCallBeginsWhileNothingCanBeStored(t *testing.T) {
 	}
 }
 
-func on(f func(*bench)) func(*bench, *replica) { return func(b *bench, _ *replica) { f(b) } }
+func on(f func(*testbed)) func(*testbed, *replica) { return func(b *testbed, _ *replica) { f(b) } }
 
 // TestAStopWhileTheDiskIsFullLeavesTheRows stops a replica whose disk is full: it doesn't begin the rows
 // that wait, and the next replica serves them.
 func TestAStopWhileTheDiskIsFullLeavesTheRows(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		exec := newQueuer(t, 2, func() time.Duration { return time.Second })
 		r := b.start("full", exec)
 		b.load(20)

@@ -34,7 +34,7 @@ var strangeRows = []struct{ name, header, body string }{
 // takes over while its result is above the low-water mark.
 func TestRowsLikeTheServersOwnMessagesStopNothing(t *testing.T) {
 	for _, order := range everyOrder {
-		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+		runOnTestbed(t, string(order), func(t *testing.T, b *testbed) {
 			slow := uint64(len(strangeRows) + 1)
 			for i, row := range strangeRows {
 				stagetest.PublishRaw(t, b, fmt.Sprintf("rows.first%d", i), row.header, row.body)
@@ -85,7 +85,7 @@ func TestNoRowHidesThePin(t *testing.T) {
 	for name, header := range map[string]string{"hidden": "hello\r\n\r\n", "forged": "NATS/1.0\r\nNats-Pin-Id: forged\r\n\r\n"} {
 		runVirtual(t, name, func(t *testing.T) {
 			const rows = 200 // more than a window
-			b := newBench(t)
+			b := newTestbed(t)
 			for range rows {
 				stagetest.PublishRaw(t, b, "rows.a", header, "{}")
 			}
@@ -121,7 +121,7 @@ func TestHeadersThatCantBeSentStopNothing(t *testing.T) {
 		{"a long origin", "NATS/1.0\r\nStage-State-Id: a/" + strings.Repeat("S", 31_000) + "/0/1\r\nStage-Source-Stream: " + strings.Repeat("S", 31_000) + "\r\nStage-Source-Seq: 1\r\n\r\n", "", false},
 	}
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderNone} {
-		runWithBench(t, string(order), func(t *testing.T, b *bench) {
+		runOnTestbed(t, string(order), func(t *testing.T, b *testbed) {
 			stagetest.Value(b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}}))(t)
 			for _, row := range rows {
 				stagetest.PublishRaw(t, b, "rows.a", row.header, "{}")
@@ -168,7 +168,7 @@ func (failing) Start(row *consumer.Row) {
 // A consumer that is set to deliver headers alone delivers rows that look empty. They are not answered as such, not even
 // before the settings are looked at again, and an empty row with the size of a body is one.
 func TestRowsWithoutTheirBodiesAreNotAnswered(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.load(2)
 		p := b.startWith(b.ordered(streams.OrderStream, "only", &sleeper{low: time.Millisecond, high: 2 * time.Millisecond}))
 		b.until(2)
@@ -190,7 +190,7 @@ func TestRowsWithoutTheirBodiesAreNotAnswered(t *testing.T) {
 }
 
 // setHeadersOnly edits the durable consumer.
-func (b *bench) setHeadersOnly(on bool) {
+func (b *testbed) setHeadersOnly(on bool) {
 	b.t.Helper()
 	durable := stagetest.Value(b.js.Consumer(b.t.Context(), "ROWS", streams.DurableName("stage", 0)))(b.t)
 	cfg := durable.CachedInfo().Config

@@ -61,18 +61,18 @@ func (f *follower) check(t *testing.T) (emitted int) {
 
 func TestATraceEndsOnceWhateverBecomesOfTheRow(t *testing.T) {
 	ends := map[string]struct {
-		disturb func(b *bench, first, second *replica)
+		disturb func(b *testbed, first, second *replica)
 		killed  bool // then the last results may have been stored without an answer
 	}{
-		"drained":           {disturb: func(b *bench, first, _ *replica) { b.until(50); first.stop(b.t) }},
-		"killed":            {disturb: func(b *bench, first, _ *replica) { b.until(50); first.kill() }, killed: true},
-		"fenced":            {disturb: func(b *bench, _, _ *replica) { b.until(50); b.unpin() }},
-		"server restarted":  {disturb: func(b *bench, _, _ *replica) { b.until(50); b.stopServer(); b.startServer() }, killed: true},
-		"stopped, no rows":  {disturb: func(b *bench, _, _ *replica) { b.until(200) }},
-		"second one killed": {disturb: func(b *bench, _, second *replica) { b.until(50); second.kill() }},
+		"drained":           {disturb: func(b *testbed, first, _ *replica) { b.until(50); first.stop(b.t) }},
+		"killed":            {disturb: func(b *testbed, first, _ *replica) { b.until(50); first.kill() }, killed: true},
+		"fenced":            {disturb: func(b *testbed, _, _ *replica) { b.until(50); b.unpin() }},
+		"server restarted":  {disturb: func(b *testbed, _, _ *replica) { b.until(50); b.stopServer(); b.startServer() }, killed: true},
+		"stopped, no rows":  {disturb: func(b *testbed, _, _ *replica) { b.until(200) }},
+		"second one killed": {disturb: func(b *testbed, _, second *replica) { b.until(50); second.kill() }},
 	}
 	for name, tt := range ends {
-		runWithBench(t, name, func(t *testing.T, b *bench) {
+		runOnTestbed(t, name, func(t *testing.T, b *testbed) {
 			b.load(200)
 			traces := &follower{}
 			start := func(run string) *replica {
@@ -99,13 +99,13 @@ func TestATraceEndsOnceWhateverBecomesOfTheRow(t *testing.T) {
 }
 
 // unpin takes the pin from its holder, so that the standby may get it.
-func (b *bench) unpin() {
+func (b *testbed) unpin() {
 	b.t.Helper()
 	stagetest.Must(b.t, b.stream("ROWS").UnpinConsumer(b.t.Context(), "stage-0", "stage"))
 }
 
 func TestAResultHasItsTracesHeadersWhereTheRowsStayBehind(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	onTestbed(t, func(t *testing.T, b *testbed) {
 		b.largestResult(8000)
 		cfg := b.config("run", roomy{})
 		cfg.Tracer = &follower{}

@@ -24,31 +24,31 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// bench is a server, beside which a test runs stages and programs.
-type bench struct {
+// testbed is a server, beside which a test runs stages and programs.
+type testbed struct {
 	t   *testing.T
 	srv *natsd.Server
 	dir string // of the server
 }
 
-// newBench starts a server. Programs run in a directory, as their READMEs say.
-func newBench(t *testing.T, dir string) *bench {
+// newTestbed starts a server. Programs run in a directory, as their READMEs say.
+func newTestbed(t *testing.T, dir string) *testbed {
 	t.Helper()
 	t.Chdir(dir)
-	b := &bench{t: t, dir: t.TempDir()}
+	b := &testbed{t: t, dir: t.TempDir()}
 	b.srv = stagetest.Value(natsd.Start(natsd.Config{Dir: b.dir}))(t)
 	t.Cleanup(b.srv.Stop)
 	return b
 }
 
 // url is the address of the server, with its token.
-func (b *bench) url() string {
+func (b *testbed) url() string {
 	return strings.Replace(b.srv.URL(), "nats://", "nats://"+b.srv.Token()+"@", 1)
 }
 
 // stage runs a stage until stop is called, which waits for its end. The settings are variables as STAGE_NAME. The stage
 // has created its streams and its consumer when stage returns.
-func (b *bench) stage(settings map[string]string) (stop func()) {
+func (b *testbed) stage(settings map[string]string) (stop func()) {
 	b.t.Helper()
 	environ := maps.Clone(settings)
 	environ["STAGE_NATS_URL"], environ["STAGE_HTTP_ADDR"] = b.url(), "127.0.0.1:0"
@@ -77,7 +77,7 @@ func reviews() map[string]string {
 }
 
 // program runs a program of an example with "go run", which takes at most two minutes, and returns what it prints.
-func (b *bench) program(args ...string) string {
+func (b *testbed) program(args ...string) string {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
 	defer cancel()
@@ -90,7 +90,7 @@ func (b *bench) program(args ...string) string {
 
 // Another stage has the answers than the one that took the batch.
 func TestTheBatchOfTheReadmeWorks(t *testing.T) {
-	b := newBench(t, "batch")
+	b := newTestbed(t, "batch")
 	stop := b.stage(reviews())
 	id := strings.TrimSpace(b.program(".", "-url", b.url(), "submit", "questions.json"))
 	stop()
@@ -102,7 +102,7 @@ func TestTheBatchOfTheReadmeWorks(t *testing.T) {
 }
 
 func TestTheMapReduceOfTheReadmeWorks(t *testing.T) {
-	b := newBench(t, "mapreduce")
+	b := newTestbed(t, "mapreduce")
 	defer b.stage(reviews())()
 	b.awaitService()
 	out := b.program(".", "-url", b.url(), "article.txt")
@@ -114,7 +114,7 @@ func TestTheMapReduceOfTheReadmeWorks(t *testing.T) {
 }
 
 // awaitService waits until the stage answers batched requests.
-func (b *bench) awaitService() {
+func (b *testbed) awaitService() {
 	b.t.Helper()
 	nc := stagetest.Value(b.srv.Connect())(b.t)
 	defer nc.Close()
@@ -136,7 +136,7 @@ func (b *bench) awaitService() {
 
 // The answers name the digests of the photos, as sha256sum prints them.
 func TestThePhotosOfTheReadmeAreSent(t *testing.T) {
-	b := newBench(t, "..") // as the README says: in the root of the repository
+	b := newTestbed(t, "..") // as the README says: in the root of the repository
 	defer b.stage(map[string]string{
 		"STAGE_LLM_PROVIDER": "mock", "STAGE_MESSAGES_FILE": "examples/photos/messages.yaml", "STAGE_STREAM_STORAGE": "memory",
 	})()
@@ -157,7 +157,7 @@ func TestThePhotosOfTheReadmeAreSent(t *testing.T) {
 
 // TestTheChainsOfTheReadmeWork runs the second command of each chain, with its stages beside it.
 func TestTheChainsOfTheReadmeWork(t *testing.T) {
-	b := newBench(t, "..")
+	b := newTestbed(t, "..")
 	for _, c := range []struct {
 		stages, rows, last, field string
 		want                      []string // beginnings of lines
@@ -191,7 +191,7 @@ func TestTheChainsOfTheReadmeWork(t *testing.T) {
 }
 
 // stages runs the stages of a file until stop is called.
-func (b *bench) stages(name string) (stop func()) {
+func (b *testbed) stages(name string) (stop func()) {
 	b.t.Helper()
 	var entries []map[string]any
 	stagetest.Must(b.t, yaml.Unmarshal(stagetest.Value(os.ReadFile(name))(b.t), &entries))
@@ -212,7 +212,7 @@ func (b *bench) stages(name string) (stop func()) {
 
 // TestThePipelineOfTheReadmeWorks runs producer and consumer, the second time on the streams as they are then.
 func TestThePipelineOfTheReadmeWorks(t *testing.T) {
-	b := newBench(t, "pipeline")
+	b := newTestbed(t, "pipeline")
 	defer b.stage(reviews())()
 	nc := stagetest.Value(b.srv.Connect())(t)
 	defer nc.Close()

@@ -17,7 +17,7 @@ import (
 const day = 24 * time.Hour
 
 func TestBatchAnswersAsTheLiveEndpoint(t *testing.T) {
-	each(t, batches.Config{Delay: time.Hour}, func(b *bench, d dialect) {
+	each(t, batches.Config{Delay: time.Hour}, func(b *testbed, d dialect) {
 		id := d.submit(b, "t", d.requests(20))
 		time.Sleep(30 * time.Minute)
 		if got := d.state(b.call("GET", d.get(id), "")); got == d.words[0] {
@@ -54,7 +54,7 @@ func TestBatchAnswersAsTheLiveEndpoint(t *testing.T) {
 }
 
 func TestBatchExpiresByTheProvidersRule(t *testing.T) {
-	each(t, batches.Config{Delay: time.Hour, Expire: 1}, func(b *bench, d dialect) {
+	each(t, batches.Config{Delay: time.Hour, Expire: 1}, func(b *testbed, d dialect) {
 		id := d.submit(b, "t", d.requests(50))
 		time.Sleep(2 * time.Hour)
 		azure := strings.HasPrefix(d.name, "azure")
@@ -86,7 +86,7 @@ func TestBatchExpiresByTheProvidersRule(t *testing.T) {
 }
 
 func TestBatchLongerThanItsWindowExpires(t *testing.T) {
-	each(t, batches.Config{Delay: 72 * time.Hour}, func(b *bench, d dialect) {
+	each(t, batches.Config{Delay: 72 * time.Hour}, func(b *testbed, d dialect) {
 		id := d.submit(b, "t", d.requests(10))
 		time.Sleep(24*time.Hour - time.Minute)
 		running := d.state(b.call("GET", d.get(id), ""))
@@ -100,7 +100,7 @@ func TestBatchLongerThanItsWindowExpires(t *testing.T) {
 }
 
 func TestCancelledBatchHasWhatWasAnswered(t *testing.T) {
-	each(t, batches.Config{Delay: time.Hour, CancelDelay: 5 * time.Minute}, func(b *bench, d dialect) {
+	each(t, batches.Config{Delay: time.Hour, CancelDelay: 5 * time.Minute}, func(b *testbed, d dialect) {
 		id := d.submit(b, "t", d.requests(50))
 		time.Sleep(30 * time.Minute)
 		b.call("POST", d.cancel(id), "")
@@ -127,7 +127,7 @@ func TestCancelledBatchHasWhatWasAnswered(t *testing.T) {
 
 func TestLinesFailAndGoAstray(t *testing.T) {
 	nasty := batches.Config{Fail: map[int]float64{400: .1, 429: .1, 500: .1}, Missing: .1, Doubled: .1, Foreign: .1, Torn: .1}
-	each(t, nasty, func(b *bench, d dialect) {
+	each(t, nasty, func(b *testbed, d dialect) {
 		id := d.submit(b, "t", d.requests(200))
 		seen := map[string]int{}
 		garbled, strangers, failures := 0, 0, 0
@@ -170,7 +170,7 @@ func TestLinesFailAndGoAstray(t *testing.T) {
 
 func TestLostCreateIsCarriedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, batches.Config{LoseCreate: 1})
+		b := newTestbed(t, batches.Config{LoseCreate: 1})
 		body := `{"requests":[` + anthropicDialect().line("a-1", "p") + `]}`
 		if status, _, _, cut := b.send("POST", "/v1/messages/batches", nil, body); status != 0 || !cut {
 			t.Errorf("status %d", status)
@@ -183,7 +183,7 @@ func TestLostCreateIsCarriedOut(t *testing.T) {
 }
 
 func TestListLagsAndNewBatchIsHidden(t *testing.T) {
-	each(t, batches.Config{ListLag: time.Minute, Hidden: 10 * time.Second}, func(b *bench, d dialect) {
+	each(t, batches.Config{ListLag: time.Minute, Hidden: 10 * time.Second}, func(b *testbed, d dialect) {
 		id := d.submit(b, "t", d.requests(1))
 		list := strings.TrimSuffix(d.get(""), "/")
 		list = strings.Replace(list, "/?", "?", 1)
@@ -202,7 +202,7 @@ func TestListLagsAndNewBatchIsHidden(t *testing.T) {
 }
 
 func TestListsHavePages(t *testing.T) {
-	each(t, batches.Config{}, func(b *bench, d dialect) {
+	each(t, batches.Config{}, func(b *testbed, d dialect) {
 		var want []string
 		for i := range 5 {
 			want = append(want, d.submit(b, fmt.Sprint("t", i), d.requests(1)))
@@ -254,7 +254,7 @@ func TestListsHavePages(t *testing.T) {
 func TestDownloadsFail(t *testing.T) {
 	var op atomic.Value
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, batches.Config{BadGateway: .3, CutContent: .3, Script: func(r batches.Request) *batches.Step {
+		b := newTestbed(t, batches.Config{BadGateway: .3, CutContent: .3, Script: func(r batches.Request) *batches.Step {
 			op.Store(r.Op)
 			return nil
 		}})
@@ -280,7 +280,7 @@ func TestDownloadsFail(t *testing.T) {
 
 func TestWithdrawnFileRefusesTheCreation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, batches.Config{})
+		b := newTestbed(t, batches.Config{})
 		file := b.upload("/v1", "t.jsonl", dialects()[0].requests(1)[0])
 		b.call("DELETE", "/v1/files/"+file, "")
 		got := b.refused("POST", "/v1/batches", fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/chat/completions","completion_window":"24h"}`, file))
@@ -323,7 +323,7 @@ func TestBadLinesRefuseTheWholeBatch(t *testing.T) {
 		for _, d := range []dialect{dialects()[0], dialects()[2]} {
 			t.Run(tt.name+" "+d.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newBench(t, tt.cfg)
+					b := newTestbed(t, tt.cfg)
 					lines := d.requests(5)
 					if tt.change != nil {
 						lines = tt.change(lines)
@@ -349,7 +349,7 @@ func TestBadLinesRefuseTheWholeBatch(t *testing.T) {
 
 func TestBatchRequestsAreCheckedStrictly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, batches.Config{MaxLines: 3, Enqueued: 500, RefuseAtOnce: true})
+		b := newTestbed(t, batches.Config{MaxLines: 3, Enqueued: 500, RefuseAtOnce: true})
 		file := b.upload("/v1", "t.jsonl", strings.Join(dialects()[0].requests(2), ""))
 		create := func(endpoint, window, more string) string {
 			return fmt.Sprintf(`{"input_file_id":%q,"endpoint":%q,"completion_window":%q%s}`, file, endpoint, window, more)
@@ -395,7 +395,7 @@ func TestBatchRequestsAreCheckedStrictly(t *testing.T) {
 
 func TestInlineGeminiBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, batches.Config{Delay: time.Minute})
+		b := newTestbed(t, batches.Config{Delay: time.Minute})
 		b.call("POST", "/v1beta/models/m:batchGenerateContent", `{"batch":{"display_name":"t","input_config":{"requests":{"requests":[{"request":`+
 			fmt.Sprintf(geminiBody, "hello")+`,"metadata":{"key":"k-1"}}]}}}}`)
 		time.Sleep(2 * time.Minute)
@@ -412,7 +412,7 @@ func TestBatchScriptDecidesPerRequest(t *testing.T) {
 		steps := []*batches.Step{
 			{Lose: batches.LoseRequest}, {Status: 503}, {Status: 418, Body: "tea"}, {Lose: batches.LoseAnswer}, {Delay: time.Hour},
 		}
-		b := newBench(t, batches.Config{Script: func(r batches.Request) *batches.Step {
+		b := newTestbed(t, batches.Config{Script: func(r batches.Request) *batches.Step {
 			if r.N < len(steps) {
 				return steps[r.N]
 			}
@@ -444,7 +444,7 @@ func TestBatchScriptDecidesPerRequest(t *testing.T) {
 
 func TestDeletedBatchIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, batches.Config{Delay: day / 24})
+		b := newTestbed(t, batches.Config{Delay: day / 24})
 		for _, d := range []dialect{anthropicDialect(), geminiDialect()} {
 			id := d.submit(b, "t", d.requests(1))
 			b.refused("DELETE", d.get(id), "") // it is running

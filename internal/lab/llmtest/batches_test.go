@@ -17,8 +17,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest/must"
 )
 
-// bench is a client of a server's Batch APIs in a bubble.
-type bench struct {
+// testbed is a client of a server's Batch APIs in a bubble.
+type testbed struct {
 	*testing.T
 	server *llmtest.Server
 	client *http.Client
@@ -26,17 +26,17 @@ type bench struct {
 
 type object = map[string]any
 
-func newBench(t *testing.T, cfg batches.Config) *bench {
+func newTestbed(t *testing.T, cfg batches.Config) *testbed {
 	t.Helper()
 	server := must.Value(llmtest.New(llmtest.Config{Seed: 7, Batches: cfg}))(t)
 	pipe, stop := server.Pipe()
 	transport := &http.Transport{DialContext: pipe.DialContext, DisableKeepAlives: true}
 	t.Cleanup(func() { transport.CloseIdleConnections(); stop() })
-	return &bench{T: t, server: server, client: &http.Client{Transport: transport}}
+	return &testbed{T: t, server: server, client: &http.Client{Transport: transport}}
 }
 
 // send makes a request and returns the status, 0 without an answer, and what came of the body.
-func (b *bench) send(method, path string, header http.Header, body string) (status int, reply string, _ http.Header, cut bool) {
+func (b *testbed) send(method, path string, header http.Header, body string) (status int, reply string, _ http.Header, cut bool) {
 	b.Helper()
 	r := must.Value(http.NewRequestWithContext(b.Context(), method, "http://llm.test"+path, strings.NewReader(body)))(b)
 	maps.Copy(r.Header, header)
@@ -51,7 +51,7 @@ func (b *bench) send(method, path string, header http.Header, body string) (stat
 }
 
 // call is send for JSON, which must succeed.
-func (b *bench) call(method, path, body string) object {
+func (b *testbed) call(method, path, body string) object {
 	b.Helper()
 	status, reply, _, _ := b.send(method, path, nil, body)
 	var o object
@@ -62,7 +62,7 @@ func (b *bench) call(method, path, body string) object {
 }
 
 // refused is send for what must fail; it returns status and body.
-func (b *bench) refused(method, path, body string) string {
+func (b *testbed) refused(method, path, body string) string {
 	b.Helper()
 	status, reply, _, _ := b.send(method, path, nil, body)
 	if status < 400 {
@@ -75,15 +75,15 @@ func (b *bench) refused(method, path, body string) string {
 type dialect struct {
 	name, root string
 	line       func(id, text string) string
-	submit     func(b *bench, token string, lines []string) (id string)
+	submit     func(b *testbed, token string, lines []string) (id string)
 	get        func(id string) string
 	cancel     func(id string) string
 	state      func(o object) string
-	results    func(b *bench, id string) []string
+	results    func(b *testbed, id string) []string
 	words      [3]string // of completed, expired and cancelled
 }
 
-func (b *bench) upload(root, name, content string) string {
+func (b *testbed) upload(root, name, content string) string {
 	b.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -110,7 +110,7 @@ func openAILike(name, root, query, url, body string) dialect {
 		line: func(id, text string) string {
 			return fmt.Sprintf(`{"custom_id":%q,"method":"POST","url":%q,"body":`+body+"}\n", id, url, text)
 		},
-		submit: func(b *bench, token string, lines []string) string {
+		submit: func(b *testbed, token string, lines []string) string {
 			b.Helper()
 			file := b.upload(root, token+".jsonl", strings.Join(lines, ""))
 			o := b.call("POST", root+"/batches"+query, fmt.Sprintf(
@@ -120,7 +120,7 @@ func openAILike(name, root, query, url, body string) dialect {
 		get:    func(id string) string { return root + "/batches/" + id + query },
 		cancel: func(id string) string { return root + "/batches/" + id + "/cancel" + query },
 		state:  func(o object) string { return strings.ToLower(o["status"].(string)) },
-		results: func(b *bench, id string) (lines []string) {
+		results: func(b *testbed, id string) (lines []string) {
 			b.Helper()
 			o := b.call("GET", root+"/batches/"+id+query, "")
 			for _, file := range []any{o["output_file_id"], o["error_file_id"]} {
@@ -134,7 +134,7 @@ func openAILike(name, root, query, url, body string) dialect {
 }
 
 // lines downloads results.
-func (b *bench) lines(path string) []string {
+func (b *testbed) lines(path string) []string {
 	b.Helper()
 	status, reply, _, cut := b.send("GET", path, nil, "")
 	if status != 200 || cut {
@@ -157,14 +157,14 @@ func anthropicDialect() dialect {
 		line: func(id, text string) string {
 			return fmt.Sprintf(`{"custom_id":%q,"params":`+messageBody+`}`, id, text)
 		},
-		submit: func(b *bench, _ string, lines []string) string {
+		submit: func(b *testbed, _ string, lines []string) string {
 			b.Helper()
 			return b.call("POST", root, `{"requests":[`+strings.Join(lines, ",")+`]}`)["id"].(string)
 		},
 		get:    func(id string) string { return root + "/" + id },
 		cancel: func(id string) string { return root + "/" + id + "/cancel" },
 		state:  func(o object) string { return o["processing_status"].(string) },
-		results: func(b *bench, id string) []string {
+		results: func(b *testbed, id string) []string {
 			b.Helper()
 			url := b.call("GET", root+"/"+id, "")["results_url"].(string)
 			return b.lines(strings.TrimPrefix(url, "http://llm.test"))
@@ -177,7 +177,7 @@ func geminiDialect() dialect {
 	return dialect{
 		name: "gemini", root: root, words: [3]string{"SUCCEEDED", "EXPIRED", "CANCELLED"},
 		line: func(id, text string) string { return fmt.Sprintf(`{"key":%q,"request":`+geminiBody+"}\n", id, text) },
-		submit: func(b *bench, token string, lines []string) string {
+		submit: func(b *testbed, token string, lines []string) string {
 			b.Helper()
 			_, _, h, _ := b.send("POST", "/upload/v1beta/files", http.Header{"X-Goog-Upload-Command": {"start"}, "X-Goog-Upload-Protocol": {"resumable"}},
 				fmt.Sprintf(`{"file":{"displayName":%q}}`, token))
@@ -201,7 +201,7 @@ func geminiDialect() dialect {
 			_, state, _ := strings.Cut(o["metadata"].(object)["state"].(string), "_STATE_")
 			return state
 		},
-		results: func(b *bench, id string) []string {
+		results: func(b *testbed, id string) []string {
 			b.Helper()
 			response, _ := b.call("GET", root+"/batches/"+id, "")["response"].(object)
 			if response == nil {
@@ -232,11 +232,11 @@ func (d dialect) requests(n int) []string {
 }
 
 // each runs a test for each provider in a bubble of its own.
-func each(t *testing.T, cfg batches.Config, test func(b *bench, d dialect)) {
+func each(t *testing.T, cfg batches.Config, test func(b *testbed, d dialect)) {
 	t.Helper()
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(newBench(t, cfg), d) })
+			synctest.Test(t, func(t *testing.T) { test(newTestbed(t, cfg), d) })
 		})
 	}
 }
