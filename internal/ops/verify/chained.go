@@ -34,11 +34,9 @@ type chainVerifier struct {
 	report *Report // of the whole stage
 	stats  *verifiedPartition
 
-	stones tombstones // of the partition
-	roots  []*Root    // the given roots that the log has not reached yet, by place
-	// removed returns the messages that are gone from the middle of the results stream,
-	// sorted. The func itself is nil if none are gone.
-	removed func() []uint64
+	stones  tombstones // of the partition
+	roots   []*Root    // the given roots that the log has not reached yet, by place
+	deleted *deletions // of the results stream
 }
 
 // Root is the end of the log of a partition at some time.
@@ -63,7 +61,7 @@ func (l *link) String() string {
 
 // claim checks the chain at a claim. The first one behind dropped results stands for the
 // last of these.
-func (c *chainVerifier) claim(claim *stored.Claim, first bool) {
+func (c *chainVerifier) claim(claim *stored.Claim, first bool) error {
 	switch a := c.facts.anchor; {
 	case first && a != nil:
 		c.findRoots(a.Sequence, a.chain)
@@ -72,15 +70,16 @@ func (c *chainVerifier) claim(claim *stored.Claim, first bool) {
 		l := link{at: claim.At, row: claim.Mark, kind: proof.Claim}
 		l.record = proof.RecordOf(proof.Claim, claim.Header, claim.Body)
 		l.value, l.has, l.err = proof.ChainOf(claim.Header)
-		c.follow(&l)
+		return c.follow(&l)
 	}
+	return nil
 }
 
 // result checks the chain at a result, which may be erased, and notes the hash of its
 // body.
-func (c *chainVerifier) result(h *verifiedRow) {
+func (c *chainVerifier) result(h *verifiedRow) error {
 	if !c.on {
-		return
+		return nil
 	}
 	l := link{at: h.At, row: h.Seq, kind: proof.Result}
 	if h.erased {
@@ -109,72 +108,77 @@ func (c *chainVerifier) result(h *verifiedRow) {
 				"%v has a tombstone and is still there: its erasure was interrupted", &l)
 		}
 	}
-	c.follow(&l)
+	return c.follow(&l)
 }
 
 // follow checks whether a message of the log follows the one before it.
-func (c *chainVerifier) follow(l *link) {
+func (c *chainVerifier) follow(l *link) (err error) {
 	first := !c.begun
 	c.begun = true
 	begins := l.value == proof.Hash{}.Next(l.record)
 	switch {
 	case l.err != nil:
-		c.breaks(l, "has a wrong %s: %v", proof.HeaderChain, l.err)
-		return
+		return c.breaks(l, "has a wrong %s: %v", proof.HeaderChain, l.err)
 	case !l.has && c.at > 0:
-		c.breaks(l,
+		c.bare = l.at
+		return c.breaks(l,
 			"has no %s, and message %d before it has one: an older version of the stage, or "+
 				"somebody else, has stored it",
 			proof.HeaderChain, c.at)
-		c.bare = l.at
-		return
 	case !l.has:
 		c.bare = l.at
-		return
+		return nil
 	case c.at == 0 && begins && (first || l.kind == proof.Claim): // the beginning
 	case c.at == 0 && first && c.facts.resultsGone: // what it follows is gone, which is reported elsewhere
 	case c.at == 0:
-		c.breaks(l, "does not begin the chain: it was altered, or messages before it are gone")
+		err = c.breaks(l, "does not begin the chain: it was altered, or messages before it are gone")
 	case l.value == c.value.Next(l.record):
 	case c.bare > c.at && begins && l.kind == proof.Claim: // as behind an older version, which is a violation already
 	default:
-		c.breaks(l,
+		err = c.breaks(l,
 			"does not follow message %d: one of them was altered, or another was between them",
 			c.at)
 	}
 	c.findRoots(l.at, l.value)
 	c.leadsTo(l.at, l.value)
 	c.value, c.at, c.row, c.bare = l.value, l.at, l.row, 0
+	return err
 }
 
 // breaks reports that the chain does not go on with a message. If a message between the
 // two was deleted, that is the cause, and the violation says so instead.
-func (c *chainVerifier) breaks(l *link, format string, args ...any) {
+func (c *chainVerifier) breaks(l *link, format string, args ...any) error {
 	c.broken = true
 	kind := violationChain
-	gone := c.removedBetween(c.at, l.at)
+	gone, err := c.deletedBetween(c.at, l.at)
+	if err != nil {
+		return err
+	}
 	if gone > 0 {
 		kind = violationDeleted
 		format += "; message %d of the stream was deleted"
 		args = append(args, gone)
 	}
 	c.violate(kind, l.row, "%v "+format, append([]any{l}, args...)...)
+	return nil
 }
 
-// removedBetween returns a message between two places of the results stream that was
-// removed and has no tombstone, or 0.
-func (c *chainVerifier) removedBetween(from, to uint64) uint64 {
-	if c.removed == nil || from == 0 {
-		return 0
+// deletedBetween returns a message between two places of the results stream that was
+// deleted and has no tombstone, or 0.
+func (c *chainVerifier) deletedBetween(from, to uint64) (uint64, error) {
+	if from == 0 {
+		return 0, nil
 	}
-	gone := c.removed()
-	i, _ := slices.BinarySearch(gone, from+1)
-	for ; i < len(gone) && gone[i] < to; i++ {
-		if c.stones.at(gone[i]) == nil {
-			return gone[i]
+	gone, err := c.deleted.from(from + 1)
+	for _, at := range gone {
+		if at >= to {
+			break
+		}
+		if c.stones.at(at) == nil {
+			return at, nil
 		}
 	}
-	return 0
+	return 0, err
 }
 
 // findRoots compares the roots up to a message of the log with the chain there.

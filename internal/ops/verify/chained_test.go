@@ -1,8 +1,11 @@
 package verify
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -525,4 +528,40 @@ func TestAnErasureOfAnotherStageIsNoLoss(t *testing.T) {
 	if report, text := proven(b); report.Erased != 0 {
 		t.Error(text)
 	}
+}
+
+// Whether the message before was deleted only the server knows. Where it does not say so, that is no answer.
+func TestAServerThatDoesNotAnswerIsNoVerdict(t *testing.T) {
+	for name, plant := range map[string]func(b *stagetest.Bench){
+		"a result deleted": func(b *stagetest.Bench) { remove(b, "RESULTS", 8) },
+		"a result erased": func(b *stagetest.Bench) {
+			entomb(b, 8, nil)
+			remove(b, "RESULTS", 8)
+		},
+	} {
+		b := stagetest.NewBench(t, nil)
+		b.Store(chainedJob(b))
+		plant(b)
+		js := &silentServer{JetStream: b.JS, stream: "RESULTS", answers: 2} // where the stream ends, and its subjects
+		report, err := RunWith(t.Context(), js, b.Cfg, Options{}, io.Discard)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: got the report %+v and error %v, want %v", name, report, err, context.DeadlineExceeded)
+		}
+	}
+}
+
+// silentServer answers only so many looks at a stream.
+type silentServer struct {
+	jetstream.JetStream
+	stream  string
+	answers int
+}
+
+func (s *silentServer) Stream(ctx context.Context, name string) (jetstream.Stream, error) {
+	if name == s.stream {
+		if s.answers--; s.answers < 0 {
+			return nil, context.DeadlineExceeded
+		}
+	}
+	return s.JetStream.Stream(ctx, name)
 }

@@ -3,7 +3,6 @@ package verify
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -50,16 +49,10 @@ func (v *verification) readCopies(ctx context.Context) error {
 		}
 	}
 	v.copies, others = byOriginal(copies), byOriginal(others)
-	removed, err := v.removedFromAudit(ctx)
-	if err != nil {
-		return err
-	}
+	deleted := v.deletionsOf(ctx, v.cfg.Audit.Stream, lost.inside)
 	for _, c := range append(slices.Clone(v.copies), others...) {
-		switch {
-		case c.original < lost.info.State.FirstSeq:
-			lost.front -= min(lost.front, 1)
-		case removed[c.original]:
-			lost.inside = max(0, lost.inside-1)
+		if err := lost.explainOne(c.original, deleted); err != nil {
+			return err
 		}
 	}
 	lost.gone = lost.goneOf(lost.inside > 0)
@@ -70,26 +63,6 @@ func (v *verification) readCopies(ctx context.Context) error {
 func byOriginal(copies []eventCopy) []eventCopy {
 	slices.SortStableFunc(copies, func(a, b eventCopy) int { return cmp.Compare(a.original, b.original) })
 	return slices.CompactFunc(copies, func(a, b eventCopy) bool { return a.original == b.original })
-}
-
-// removedFromAudit returns which messages are gone from the middle of the audit stream.
-func (v *verification) removedFromAudit(ctx context.Context) (map[uint64]bool, error) {
-	removed := make(map[uint64]bool, v.auditLoss.inside)
-	if v.auditLoss.inside == 0 {
-		return removed, nil
-	}
-	s, err := v.js.Stream(ctx, v.cfg.Audit.Stream)
-	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", v.cfg.Audit.Stream, err)
-	}
-	info, err := s.Info(ctx, jetstream.WithDeletedDetails(true))
-	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", v.cfg.Audit.Stream, err)
-	}
-	for _, seq := range info.State.Deleted {
-		removed[seq] = true
-	}
-	return removed, nil
 }
 
 // inOrder returns a function that returns the messages of the audit, and copies in the

@@ -13,7 +13,6 @@ import (
 	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // stone is the tombstone of an erased result.
@@ -81,8 +80,7 @@ func (v *verification) readStones(ctx context.Context, bounds []logBound) error 
 			v.entombed[i][s.row] = true
 		}
 	}
-	v.resultsLoss.explain(append(slices.Clone(v.stones), v.othersStones), v.removed)
-	return nil
+	return v.resultsLoss.explain(append(slices.Clone(v.stones), v.othersStones), v.deleted)
 }
 
 // stoneOf keeps of a tombstone what the check needs.
@@ -102,22 +100,17 @@ func stoneOf(t *proof.Tombstone) *stone {
 }
 
 // explain takes erased results out of what the stream has lost: their tombstones say what
-// they were. removed names the messages that are gone from its middle.
-func (l *streamLoss) explain(stones []tombstones, removed func() []uint64) {
+// they were.
+func (l *streamLoss) explain(stones []tombstones, gone *deletions) error {
 	for _, of := range stones {
 		for _, s := range of {
-			switch {
-			case l.info == nil:
-			case s.at < l.info.State.FirstSeq:
-				l.front -= min(l.front, 1)
-			case removed != nil:
-				if _, gone := slices.BinarySearch(removed(), s.at); gone {
-					l.inside = max(0, l.inside-1)
-				}
+			if err := l.explainOne(s.at, gone); err != nil {
+				return err
 			}
 		}
 	}
 	l.gone = l.goneOf(l.inside > 0)
+	return nil
 }
 
 // among puts erased results into their places among those that are there. A result that
@@ -156,28 +149,4 @@ func (stones tombstones) at(at uint64) *stone {
 		return nil
 	}
 	return stones[i]
-}
-
-// removedFunc returns a function that asks once which messages are gone from the middle of
-// the results stream. If the server does not answer, none count as removed, and a chain
-// that is broken by a deletion is reported as broken only.
-func (v *verification) removedFunc(ctx context.Context) func() []uint64 {
-	if v.resultsLoss.inside == 0 {
-		return nil
-	}
-	var gone []uint64
-	asked := false
-	return func() []uint64 {
-		if asked {
-			return gone
-		}
-		asked = true
-		if s, err := v.js.Stream(ctx, v.cfg.Result.Stream); err == nil {
-			if info, err := s.Info(ctx, jetstream.WithDeletedDetails(true)); err == nil {
-				gone = info.State.Deleted
-				slices.Sort(gone)
-			}
-		}
-		return gone
-	}
 }

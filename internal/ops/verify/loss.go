@@ -90,6 +90,23 @@ func isFull(info *jetstream.StreamInfo) bool {
 		cfg.MaxBytes > 0 && state.Bytes >= uint64(cfg.MaxBytes)/100*fullPercent)
 }
 
+// explainOne takes a message out of the loss whose contents are known all the same: a
+// tombstone, or a copy, stands for it. The caller then works out [streamLoss.gone] again.
+func (l *streamLoss) explainOne(at uint64, gone *deletions) error {
+	if l.info == nil {
+		return nil
+	}
+	if at < l.info.State.FirstSeq {
+		l.front -= min(l.front, 1)
+		return nil
+	}
+	deleted, err := gone.has(at)
+	if deleted {
+		l.inside = max(0, l.inside-1)
+	}
+	return err
+}
+
 // any reports whether anything is gone.
 func (l *streamLoss) any() bool { return !l.gone.IsZero() || l.recreated }
 

@@ -23,7 +23,9 @@ func (v *partitionVerifier) read() error {
 		return err
 	}
 	h := &verifiedRow{ResultRow: r, key: rowKey{v.epoch, r.Seq}, items: -1, erased: r.Header == nil && v.chain.stones.at(r.At) != nil}
-	v.chain.result(h)
+	if err := v.chain.result(h); err != nil {
+		return err
+	}
 	// Even if the result is still there: an interrupted erasure has already removed some of
 	// the events that the result would be compared with.
 	h.erased = v.chain.stones.at(r.At) != nil
@@ -181,7 +183,9 @@ func (v *partitionVerifier) claimsBefore(at uint64) error {
 	for v.nextClaim < len(v.claims) && v.claims[v.nextClaim].At < at {
 		c := &v.claims[v.nextClaim]
 		first := v.nextClaim == 0
-		v.chain.claim(c, first)
+		if err := v.chain.claim(c, first); err != nil {
+			return err
+		}
 		switch {
 		case !first && !c.SameInput(v.claims[v.nextClaim-1]):
 			v.epoch++

@@ -77,7 +77,7 @@ type verification struct {
 	othersStones []*stone          // places of erased results of other stages in the stream
 	stones       []tombstones      // of erased results, by partition
 	entombed     []map[uint64]bool // the rows of these, by partition
-	removed      func() []uint64   // see [chainVerifier]
+	deleted      *deletions        // of the results stream
 	copies       []eventCopy       // of erased events, by the places of these
 	cut          int               // events that are stored shorter than they were recorded
 	drops        drops             // of results that were too old
@@ -312,7 +312,7 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 		return nil, nil
 	}
 	v.resultsLoss = lossOf(info)
-	v.removed = v.removedFunc(ctx)
+	v.deleted = v.deletionsOf(ctx, results, v.resultsLoss.inside)
 	bounds := make([]logBound, v.cfg.Streams.Partitions)
 	for i := range bounds {
 		m, err := streams.LastMessage(ctx, v.js.Conn(), results, stored.LogSubject(v.cfg, i, ">"))
@@ -404,7 +404,7 @@ func (v *verification) openPartition(ctx context.Context, number int, bound logB
 			return err
 		}
 		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
-		p.chain.stones, p.chain.removed = v.stones[number], v.removed
+		p.chain.stones, p.chain.deleted = v.stones[number], v.deleted
 		p.results = p.chain.stones.among(stored.NextResultFunc(ctx, rows), p.claims, p.logEnd)
 		p.object = func(ref *objects.Ref) ([]byte, error) { return ref.Get(ctx, v.js.Conn(), ref.Bytes) }
 	}

@@ -1,0 +1,63 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// deletions are the messages that are gone from the middle of a stream. The server is asked
+// for them at the first question and then never again, as the answer may be long. An error
+// of the server is returned: a check that took it for "none is gone" would call an erased
+// result lost.
+//
+// A nil pointer is a stream without any.
+type deletions struct {
+	ask   func() ([]uint64, error)
+	asked bool
+	seqs  []uint64 // sorted
+}
+
+// deletionsOf returns the deletions of a stream, as the server will tell them. inside is how
+// many there are.
+func (v *verification) deletionsOf(ctx context.Context, stream string, inside int) *deletions {
+	if inside == 0 {
+		return nil
+	}
+	return &deletions{ask: func() ([]uint64, error) {
+		s, err := v.js.Stream(ctx, stream)
+		if err != nil {
+			return nil, fmt.Errorf("look at stream %s: %w", stream, err)
+		}
+		info, err := s.Info(ctx, jetstream.WithDeletedDetails(true))
+		if err != nil {
+			return nil, fmt.Errorf("look at stream %s: %w", stream, err)
+		}
+		return info.State.Deleted, nil
+	}}
+}
+
+// from returns the deletions from a place of the stream on, in order.
+func (d *deletions) from(place uint64) ([]uint64, error) {
+	if d == nil {
+		return nil, nil
+	}
+	if !d.asked {
+		seqs, err := d.ask()
+		if err != nil {
+			return nil, err
+		}
+		slices.Sort(seqs)
+		d.seqs, d.asked = seqs, true
+	}
+	i, _ := slices.BinarySearch(d.seqs, place)
+	return d.seqs[i:], nil
+}
+
+// has reports whether the message at a place was deleted.
+func (d *deletions) has(place uint64) (bool, error) {
+	seqs, err := d.from(place)
+	return len(seqs) > 0 && seqs[0] == place, err
+}
