@@ -74,7 +74,7 @@ func (r *redriver) readMarks(ctx context.Context) (*redriveMarks, error) {
 	err := stored.Each(ctx, r.js, o, func(m *jetstream.RawStreamMsg) error {
 		result, err := strconv.ParseUint(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:], 10, 64)
 		if err != nil {
-			return nil // not a mark
+			return nil //nolint:nilerr // it is not a mark
 		}
 		if m.Header.Get(headerRedriveAs) != "" {
 			marks.done.Add(result)

@@ -137,29 +137,26 @@ func (l *drawnLog) isTrue() bool {
 // verify checks the log of a stage whose audit has expired.
 func (l *drawnLog) verify(t *rapid.T) *partitionVerifier {
 	log, input := l.log, l.input
-	v := &partitionVerifier{
-		report: newReport("stage"), runs: newRunVerifier(), window: newAuditWindow(64),
-		partitionFacts: partitionFacts{name: "stage", stream: "ROWS", inputLast: 99, auditGone: forever, auditExpired: forever},
-		partitionSources: partitionSources{
-			results: func() (*stored.ResultRow, error) {
-				if len(log) == 0 {
-					return nil, nil
-				}
-				r := log[0]
-				log = log[1:]
-				return r, nil
-			},
-			input: func() (stored.InputRow, error) {
-				if len(input) == 0 {
-					return stored.InputRow{}, nil
-				}
-				seq := input[0]
-				input = input[1:]
-				return stored.InputRow{Seq: seq, Subject: "rows." + l.keys[seq]}, nil
-			},
-			claims: []stored.Claim{{At: 1, Owner: "run1.a", Version: 2, Input: "ROWS", Order: l.order, Key: "subject.2", Progress: stored.Progress{Named: true}}},
-		},
+	v := newPartitionVerifier(newReport("stage"), newRunVerifier(), 0, 64)
+	v.audit.gap = auditGap{until: forever, expired: forever}
+	v.log.logFacts = logFacts{name: "stage", stream: "ROWS"}
+	v.log.results = func() (*stored.ResultRow, error) {
+		if len(log) == 0 {
+			return nil, nil
+		}
+		r := log[0]
+		log = log[1:]
+		return r, nil
 	}
+	v.log.input = inputRows{last: 99, read: func() (stored.InputRow, error) {
+		if len(input) == 0 {
+			return stored.InputRow{}, nil
+		}
+		seq := input[0]
+		input = input[1:]
+		return stored.InputRow{Seq: seq, Subject: "rows." + l.keys[seq]}, nil
+	}}
+	v.log.claims = []stored.Claim{{At: 1, Owner: "run1.a", Version: 2, Input: "ROWS", Order: l.order, Key: "subject.2", Progress: stored.Progress{Named: true}}}
 	stagetest.Must(t, v.start())
 	stagetest.Must(t, v.finish())
 	return v
@@ -183,8 +180,8 @@ func TestVerifyTakesNoMarkOnTrust(t *testing.T) {
 			}
 			t.Fatalf("got %t, want %t: %+v; input %v", got, want, v.report.Violations.First, l.input)
 		}
-		if pending := uint64(len(l.input) - len(l.log)); want && v.pendingAhead > pending {
-			t.Fatalf("got %d rows pending up to row %d, want %d of all at most", v.pendingAhead, v.last, pending)
+		if pending := uint64(len(l.input) - len(l.log)); want && v.log.pendingAhead > pending {
+			t.Fatalf("got %d rows pending up to row %d, want %d of all at most", v.log.pendingAhead, v.log.last, pending)
 		}
 	})
 	t.Logf("%d logs were damaged", damaged)

@@ -12,26 +12,6 @@ import (
 	"github.com/llm-stage/stage/internal/ops/proof"
 )
 
-// auditTerm is one term of ownership, by its claim and events.
-type auditTerm struct {
-	owner string
-	epoch int // of the input streams that the partition has had, counted from 0
-	// since is when the term was claimed, or its last finished row was queued: the row
-	// events of later results were stored after it. It is zero if unknown.
-	since  time.Time
-	number int // of the partition's terms, in the order of their claims
-}
-
-// rowKey names a row: the sequences of a re-created input stream mean other rows.
-type rowKey struct {
-	epoch int
-	seq   uint64
-}
-
-func (k rowKey) compare(o rowKey) int {
-	return cmp.Or(cmp.Compare(k.epoch, o.epoch), cmp.Compare(k.seq, o.seq))
-}
-
 // callFacts is what verify compares of a call event.
 type callFacts struct {
 	term     *auditTerm
@@ -287,22 +267,4 @@ func sumsOf(calls []callFacts) (capacity int, usage auditlog.UsageSum) {
 		usage.Add(calls[i].usage, calls[i].unpriced)
 	}
 	return capacity, usage
-}
-
-// checkCalls compares the calls that a row event counts with its hash of them. A row event
-// of an earlier version, or about a reply that such a version has kept, has none.
-func (v *partitionVerifier) checkCalls(h *verifiedRow, row *rowAudit, event *rowFacts, calls []callFacts) {
-	if event.callsHash == "" {
-		return
-	}
-	hash := hashOfCalls(calls)
-	if row.fanned() {
-		hash = row.hashOfItems(event)
-	}
-	if hash.String() != event.callsHash {
-		v.violate(violationEvent, h.Seq,
-			"row %d: its call events are not those that its row event counts (calls_hash): "+
-				"one was altered",
-			h.Seq)
-	}
 }

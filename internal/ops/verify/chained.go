@@ -29,10 +29,9 @@ type chainVerifier struct {
 	bare    uint64 // the last message where it has no chain, or 0
 	broken  bool
 
-	// What it shares with the verifier of the partition, which sets them as it starts.
-	facts  *partitionFacts
-	report *Report // of the whole stage
-	stats  *verifiedPartition
+	// What it shares with the verifier of the log, which sets them as it begins.
+	*findings
+	facts *logFacts
 
 	stones  tombstones // of the partition
 	roots   []*Root    // the given roots that the log has not reached yet, by place
@@ -232,15 +231,10 @@ func (c *chainVerifier) finish() {
 	}
 }
 
-// violate notes a violation at a row of the partition.
-func (c *chainVerifier) violate(kind violationKind, row uint64, format string, args ...any) {
-	c.report.violate(kind, c.stats.Partition, row, format, args...)
-}
-
-// rootsOf returns the given roots of a partition, by their places.
-func (v *verification) rootsOf(partition int) (roots []*Root) {
-	for i := range v.options.Roots {
-		if r := &v.options.Roots[i]; r.Partition == partition {
+// rootsOf returns those of the given roots that are of a partition, by their places.
+func rootsOf(given []Root, partition int) (roots []*Root) {
+	for i := range given {
+		if r := &given[i]; r.Partition == partition {
 			roots = append(roots, r)
 		}
 	}
@@ -249,13 +243,13 @@ func (v *verification) rootsOf(partition int) (roots []*Root) {
 }
 
 // missRoots reports the given roots of partitions that have no log.
-func (v *verification) missRoots() {
-	for i := range v.options.Roots {
-		if r := &v.options.Roots[i]; r.Partition < 0 || r.Partition >= len(v.parts) {
-			v.report.violate(violationRoot, r.Partition, r.Row,
+func missRoots(given []Root, partitions int, stream string, report *Report) {
+	for i := range given {
+		if r := &given[i]; r.Partition < 0 || r.Partition >= partitions {
+			report.violate(violationRoot, r.Partition, r.Row,
 				"the root at %d of the results stream is in no log: stream %s has none of "+
 					"this partition",
-				r.Sequence, v.cfg.Result.Stream)
+				r.Sequence, stream)
 		}
 	}
 }

@@ -19,26 +19,16 @@ type eventCopy struct{ original, at uint64 }
 // readCopies reads the copies in the audit, by the places of their originals, and takes
 // these out of what the stream has lost. Only a stage that has tombstones has any, so no
 // other one's audit is read for them.
-func (v *verification) readCopies(ctx context.Context) error {
-	lost := &v.auditLoss
-	if lost.info == nil || len(v.othersStones) == 0 && !slices.ContainsFunc(v.stones, func(of tombstones) bool { return len(of) > 0 }) {
+func (e *erasures) readCopies(ctx context.Context, s *store, lost *streamLoss) error {
+	if lost.info == nil || len(e.others) == 0 && !slices.ContainsFunc(e.stones, func(of tombstones) bool { return len(of) > 0 }) {
 		return nil
 	}
-	r, err := stored.OpenReader(ctx, v.js, v.cfg.Audit.Stream, v.cfg.Audit.Subject+".>", lost.info.State.LastSeq, true)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	own := v.cfg.Audit.Subject + "." + v.cfg.Name + "."
+	own := s.cfg.Audit.Subject + "." + s.cfg.Name + "."
 	var copies, others []eventCopy
-	for {
-		m, err := r.Next(ctx)
-		if err != nil {
-			return err
-		}
-		if m == nil {
-			break
-		}
+	o := stored.ReadOptions{
+		Stream: s.cfg.Audit.Stream, Filters: []string{s.cfg.Audit.Subject + ".>"}, Until: lost.info.State.LastSeq, HeadersOnly: true,
+	}
+	err := stored.Each(ctx, s.js, o, func(m *jetstream.RawStreamMsg) error {
 		original := stored.Original(m)
 		switch c := (eventCopy{original: original, at: m.Sequence}); {
 		case original >= m.Sequence:
@@ -47,16 +37,17 @@ func (v *verification) readCopies(ctx context.Context) error {
 		default: // of a stage that shares the stream
 			others = append(others, c)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	v.copies, others = byOriginal(copies), byOriginal(others)
-	deleted := v.deletionsOf(ctx, v.cfg.Audit.Stream, lost.inside)
-	for _, c := range append(slices.Clone(v.copies), others...) {
-		if err := lost.explainOne(c.original, deleted); err != nil {
-			return err
-		}
+	e.copies = byOriginal(copies)
+	var places []uint64
+	for _, c := range append(byOriginal(others), e.copies...) {
+		places = append(places, c.original)
 	}
-	lost.gone = lost.goneOf(lost.inside > 0)
-	return nil
+	return lost.explain(places, s.deletionsOf(ctx, s.cfg.Audit.Stream, lost.inside))
 }
 
 // byOriginal sorts copies by the places of their originals, and keeps the first of each.
@@ -67,7 +58,7 @@ func byOriginal(copies []eventCopy) []eventCopy {
 
 // inOrder returns a function that returns the messages of the audit, and copies in the
 // places of their originals: results are checked as their events come.
-func (v *verification) inOrder(ctx context.Context, r *stored.Reader) func() (*jetstream.RawStreamMsg, error) {
+func (e *erasures) inOrder(ctx context.Context, s *store, r *stored.Reader) func() (*jetstream.RawStreamMsg, error) {
 	var next *jetstream.RawStreamMsg
 	read := func() (err error) {
 		for {
@@ -76,7 +67,7 @@ func (v *verification) inOrder(ctx context.Context, r *stored.Reader) func() (*j
 			}
 		}
 	}
-	copies := v.copies
+	copies := e.copies
 	begun := false
 	return func() (*jetstream.RawStreamMsg, error) {
 		if !begun {
@@ -91,7 +82,7 @@ func (v *verification) inOrder(ctx context.Context, r *stored.Reader) func() (*j
 			if next != nil && c.original == next.Sequence {
 				continue // the erasure was interrupted, and the original is still there
 			}
-			m, err := streams.MessageAt(ctx, v.js.Conn(), v.cfg.Audit.Stream, c.at)
+			m, err := streams.MessageAt(ctx, s.js.Conn(), s.cfg.Audit.Stream, c.at)
 			if err != nil || m != nil {
 				return m, err
 			}

@@ -1,12 +1,6 @@
 package verify
 
-import (
-	"context"
-	"fmt"
-	"slices"
-
-	"github.com/nats-io/nats.go/jetstream"
-)
+import "slices"
 
 // deletions are the messages that are gone from the middle of a stream. The server is asked
 // for them at the first question and then never again, as the answer may be long. An error
@@ -18,25 +12,6 @@ type deletions struct {
 	ask   func() ([]uint64, error)
 	asked bool
 	seqs  []uint64 // sorted
-}
-
-// deletionsOf returns the deletions of a stream, as the server will tell them. inside is how
-// many there are.
-func (v *verification) deletionsOf(ctx context.Context, stream string, inside int) *deletions {
-	if inside == 0 {
-		return nil
-	}
-	return &deletions{ask: func() ([]uint64, error) {
-		s, err := v.js.Stream(ctx, stream)
-		if err != nil {
-			return nil, fmt.Errorf("look at stream %s: %w", stream, err)
-		}
-		info, err := s.Info(ctx, jetstream.WithDeletedDetails(true))
-		if err != nil {
-			return nil, fmt.Errorf("look at stream %s: %w", stream, err)
-		}
-		return info.State.Deleted, nil
-	}}
 }
 
 // from returns the deletions from a place of the stream on, in order.

@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // stone is the tombstone of an erased result.
@@ -26,61 +28,67 @@ type stone struct {
 // tombstones are the tombstones of one partition, sorted by place, one for each place.
 type tombstones []*stone
 
-// readStones reads the tombstones of all partitions, whose logs end at the bounds.
-func (v *verification) readStones(ctx context.Context, bounds []logBound) error {
-	v.stones = make([]tombstones, v.cfg.Streams.Partitions)
-	v.entombed = make([]map[uint64]bool, len(v.stones))
-	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: v.cfg.Result.Stream, Filters: []string{v.cfg.Result.Subject + ".*.erased.*.*"}})
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil {
-			return err
-		}
-		if m == nil {
-			break
-		}
+// erasures is what erasures have left in the streams: a tombstone for each result, and for
+// each event a copy without the row's contents.
+type erasures struct {
+	stones []tombstones      // by partition
+	rows   []map[uint64]bool // by partition: those that have a tombstone
+	others []uint64          // places of erased results of other stages in the stream
+	copies []eventCopy       // by the places of their originals
+}
+
+// readErasures reads the tombstones of all partitions, whose logs end at the bounds, and
+// explains by them what the results stream has lost.
+func readErasures(ctx context.Context, s *store, report *Report, bounds []logBound, lost *streamLoss, deleted *deletions) (*erasures, error) {
+	e := &erasures{stones: make([]tombstones, s.cfg.Streams.Partitions)}
+	o := stored.ReadOptions{Stream: s.cfg.Result.Stream, Filters: []string{s.cfg.Result.Subject + ".*.erased.*.*"}}
+	err := stored.Each(ctx, s.js, o, func(m *jetstream.RawStreamMsg) error {
 		parts := strings.Split(m.Subject, ".")
-		if name := parts[len(parts)-4]; name != v.cfg.Name { // of a stage that shares the stream
+		if name := parts[len(parts)-4]; name != s.cfg.Name { // of a stage that shares the stream
 			if t, err := proof.ParseTombstone(m.Data); err == nil {
-				v.othersStones = append(v.othersStones, &stone{at: t.Sequence})
+				e.others = append(e.others, t.Sequence)
 			}
-			continue
+			return nil
 		}
 		number, err := strconv.Atoi(parts[len(parts)-2])
-		if err != nil || number < 0 || number >= len(v.stones) {
-			continue
+		if err != nil || number < 0 || number >= len(e.stones) {
+			return nil //nolint:nilerr // it is in no log that is checked
 		}
 		t, err := proof.ParseTombstone(m.Data)
 		if err == nil && t.Kind() != proof.Result {
 			err = fmt.Errorf("it is of a %s, and only results are erased", t.Kind())
 		}
 		if err != nil {
-			v.report.violate(violationChain, number, 0,
+			report.violate(violationChain, number, 0,
 				"message %d of the results stream, on %s: %v", m.Sequence, m.Subject, err)
-			continue
+			return nil
 		}
-		if t.Sequence > bounds[number].at && m.Sequence <= v.resultsLoss.info.State.LastSeq { // an erasure leaves the end of the log
-			v.report.violate(violationChain, number, t.Row,
+		if t.Sequence > bounds[number].at && m.Sequence <= lost.info.State.LastSeq { // an erasure leaves the end of the log
+			report.violate(violationChain, number, t.Row,
 				"the tombstone of row %d is of message %d of the results stream, and the log "+
 					"ends at %d: its end is gone, or nobody has erased the row",
 				t.Row, t.Sequence, bounds[number].at)
-			continue
+			return nil
 		}
-		v.stones[number] = append(v.stones[number], stoneOf(t))
+		e.stones[number] = append(e.stones[number], stoneOf(t))
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	for i := range v.stones {
-		slices.SortFunc(v.stones[i], func(a, b *stone) int { return cmp.Compare(a.at, b.at) })
-		v.stones[i] = slices.CompactFunc(v.stones[i], func(a, b *stone) bool { return a.at == b.at })
-		v.entombed[i] = make(map[uint64]bool, len(v.stones[i]))
-		for _, s := range v.stones[i] {
-			v.entombed[i][s.row] = true
+	places := slices.Clone(e.others)
+	for i := range e.stones {
+		of := e.stones[i]
+		slices.SortFunc(of, func(a, b *stone) int { return cmp.Compare(a.at, b.at) })
+		of = slices.CompactFunc(of, func(a, b *stone) bool { return a.at == b.at })
+		rows := make(map[uint64]bool, len(of))
+		for _, s := range of {
+			rows[s.row] = true
+			places = append(places, s.at)
 		}
+		e.stones[i], e.rows = of, append(e.rows, rows)
 	}
-	return v.resultsLoss.explain(append(slices.Clone(v.stones), v.othersStones), v.deleted)
+	return e, lost.explain(places, deleted)
 }
 
 // stoneOf keeps of a tombstone what the check needs.
@@ -99,18 +107,21 @@ func stoneOf(t *proof.Tombstone) *stone {
 	return &stone{at: t.Sequence, row: t.Row, result: r, record: t.Record(), chain: t.Chain}
 }
 
-// explain takes erased results out of what the stream has lost: their tombstones say what
-// they were.
-func (l *streamLoss) explain(stones []tombstones, gone *deletions) error {
-	for _, of := range stones {
-		for _, s := range of {
-			if err := l.explainOne(s.at, gone); err != nil {
-				return err
-			}
-		}
+// covers reports whether a row that an event is about was erased. Without that the
+// hash which a copy carries would cover any change of an event.
+func (e *erasures) covers(event *auditlog.Event) bool {
+	var rows []uint64
+	switch {
+	case event.Partition < 0 || int(event.Partition) >= len(e.rows):
+		return false
+	case event.Row != nil:
+		rows = []uint64{event.Row.Sequence}
+	case event.Call != nil && len(event.Call.Rows) > 0:
+		rows = event.Call.Rows
+	case event.Call != nil:
+		rows = []uint64{event.Call.Sequence}
 	}
-	l.gone = l.goneOf(l.inside > 0)
-	return nil
+	return slices.ContainsFunc(rows, func(row uint64) bool { return e.rows[event.Partition][row] })
 }
 
 // among puts erased results into their places among those that are there. A result that

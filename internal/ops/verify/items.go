@@ -62,12 +62,12 @@ func (r *rowAudit) ofElement(owner string, item auditlog.ItemCalls) (calls []cal
 
 // lacksCalls reports the elements whose calls the row event names and the audit does not
 // have.
-func (v *partitionVerifier) lacksCalls(h *verifiedRow, row *rowAudit, event *rowFacts) (lacks bool) {
+func (a *auditor) lacksCalls(h *verifiedRow, row *rowAudit, event *rowFacts) (lacks bool) {
 	for _, t := range event.earlier {
 		for _, item := range t.Items {
 			if _, ok := row.ofElement(t.Owner, item); !ok {
 				lacks = true
-				v.violate(violationNoCallEvent, h.Seq, "row %d: its reply to element %d is from the %d calls up to call %d of %s, which are not all in the audit",
+				a.violate(violationNoCallEvent, h.Seq, "row %d: its reply to element %d is from the %d calls up to call %d of %s, which are not all in the audit",
 					h.Seq, item.Item, item.Calls, item.CallIndex, t.Owner)
 			}
 		}
@@ -76,7 +76,7 @@ func (v *partitionVerifier) lacksCalls(h *verifiedRow, row *rowAudit, event *row
 }
 
 // checkElements checks the calls for elements of the row of a result.
-func (v *partitionVerifier) checkElements(h *verifiedRow, row *rowAudit) {
+func (a *auditor) checkElements(h *verifiedRow, row *rowAudit) {
 	if !row.fanned() {
 		return
 	}
@@ -85,23 +85,23 @@ func (v *partitionVerifier) checkElements(h *verifiedRow, row *rowAudit) {
 	for i := range row.calls {
 		switch c := &row.calls[i]; {
 		case c.badID:
-			v.violate(violationItem, h.Seq,
+			a.violate(violationItem, h.Seq,
 				"row %d has a call for element %d, call %d of %s, with the state id of "+
 					"another one",
 				h.Seq, c.item, c.index, c.term.owner)
-		case c.term != h.term && !v.runs.sameArray(c.term.owner, h.term.owner): // one of the two terms fans out over another array, or over none
+		case c.term != h.term && !a.runs.sameArray(c.term.owner, h.term.owner): // one of the two terms fans out over another array, or over none
 		case c.item == wholeRow && c.term == h.term && !own: // the elements belong to a term with other settings
 		case c.item == wholeRow:
-			v.violate(violationItem, h.Seq,
+			a.violate(violationItem, h.Seq,
 				"row %d has calls for single elements, and one for the whole row, call %d of "+
 					"%s",
 				h.Seq, c.index, c.term.owner)
 		case h.items >= 0 && c.item >= h.items:
-			v.violate(violationItem, h.Seq,
+			a.violate(violationItem, h.Seq,
 				"row %d has a call for element %d, call %d of %s, and its array has %d", h.Seq,
 				c.item, c.index, c.term.owner, h.items)
 		case c.success && c.term == h.term && paid[c.item]:
-			v.violate(violationPaidTwice, h.Seq,
+			a.violate(violationPaidTwice, h.Seq,
 				"row %d: %s was given two replies to element %d, each of which was paid for",
 				h.Seq, c.term.owner, c.item)
 		case c.success && c.term == h.term:

@@ -92,7 +92,7 @@ type progress struct {
 
 // claimOrder checks the order that a claim names, and follows a change of it. first: the
 // log begins with the claim.
-func (v *partitionVerifier) claimOrder(c *stored.Claim, first bool) {
+func (v *logVerifier) claimOrder(c *stored.Claim, first bool) {
 	o, problem := orderOf(c)
 	if problem != "" {
 		v.violate(violationClaim, c.Mark,
@@ -127,13 +127,13 @@ func (v *partitionVerifier) claimOrder(c *stored.Claim, first bool) {
 
 // beginAhead begins with rows in another order than the stream's: all up to low have
 // their results.
-func (v *partitionVerifier) beginAhead(low, at uint64) {
+func (v *logVerifier) beginAhead(low, at uint64) {
 	v.ahead = progress{aheadRows: aheadRows{low: low}, named: low, moved: at}
 }
 
 // purgedAhead notes that the results of n rows above the low-water mark were in the part
 // of the log that was purged.
-func (v *partitionVerifier) purgedAhead(n uint64) {
+func (v *logVerifier) purgedAhead(n uint64) {
 	v.ahead.unseen = int(min(n, spanMax)) //nolint:gosec // no more than that
 	v.ahead.purged, v.ahead.gone = v.ahead.unseen, v.ahead.unseen
 }
@@ -143,7 +143,7 @@ const spanMax = 1 << 40
 
 // inferOrder takes the order of a log without a claim at its beginning from its first
 // result.
-func (v *partitionVerifier) inferOrder(r *stored.ResultRow) {
+func (v *logVerifier) inferOrder(r *stored.ResultRow) {
 	if v.owner != "" || v.last > 0 || !r.Progress.Named {
 		return
 	}
@@ -167,7 +167,7 @@ func (v *partitionVerifier) inferOrder(r *stored.ResultRow) {
 // claimAhead checks what a claim says about rows that have their results. An owner claims
 // once more where the mark has moved on since the last result, over rows that had theirs
 // from an earlier owner.
-func (v *partitionVerifier) claimAhead(c *stored.Claim) error {
+func (v *logVerifier) claimAhead(c *stored.Claim) error {
 	m := logMessage{at: c.At, owner: cmp.Or(c.Owner, "nobody"), Progress: c.Progress}
 	switch {
 	case !m.Named:
@@ -186,7 +186,7 @@ func (v *partitionVerifier) claimAhead(c *stored.Claim) error {
 }
 
 // readAhead checks the place of the head in a log that is not in stream order.
-func (v *partitionVerifier) readAhead(h *verifiedRow) error {
+func (v *logVerifier) readAhead(h *verifiedRow) error {
 	v.last = max(v.last, h.Seq)
 	if err := v.inputAhead(v.last); err != nil {
 		return err
@@ -214,7 +214,7 @@ func (v *partitionVerifier) readAhead(h *verifiedRow) error {
 
 // resultAhead notes the result of a row above the low-water mark, and compares its key
 // with the row and with the rows of the same key.
-func (v *partitionVerifier) resultAhead(h *verifiedRow, m logMessage) {
+func (v *logVerifier) resultAhead(h *verifiedRow, m logMessage) {
 	key := uint64(0)
 	if h.Key != nil {
 		key = hashOf(*h.Key)
@@ -248,29 +248,27 @@ func (v *partitionVerifier) resultAhead(h *verifiedRow, m logMessage) {
 }
 
 // inputAhead reads the input up to a row.
-func (v *partitionVerifier) inputAhead(seq uint64) (err error) {
-	if v.epoch != v.epochs-1 || v.input == nil {
+func (v *logVerifier) inputAhead(seq uint64) error {
+	if !v.present() {
 		return nil
 	}
-	for v.nextInput.Seq != 0 && v.nextInput.Seq <= seq && err == nil {
-		switch r := &v.nextInput; {
+	return v.input.upTo(seq, func(r *stored.InputRow) {
+		switch {
 		case r.Seq > v.ahead.low:
 			key := uint64(0)
 			if text, ok := keyOf(v.order.key, r.Subject, r.Header); ok {
 				key = hashOf(text)
 			}
-			v.ahead.input(r.Seq, key, v.sourceOf(r))
+			v.ahead.input(r.Seq, key, v.bodies.sourceOf(r))
 		case !v.seen.Has(r.Seq):
 			v.missing.Add(r.Seq)
 		}
-		v.nextInput, err = v.input()
-	}
-	return err
+	})
 }
 
 // checkAhead checks what a message says about rows that have their results with it
 // stored, and follows the low-water mark.
-func (v *partitionVerifier) checkAhead(m logMessage) error {
+func (v *logVerifier) checkAhead(m logMessage) error {
 	a := &v.ahead
 	if a.gone > 0 && m.Low > v.last { // the rows in between have their results in the part that was purged
 		v.last = m.Low
@@ -313,7 +311,7 @@ func (v *partitionVerifier) checkAhead(m logMessage) error {
 // If the log says 3 and only 2 were read, either a result is lost or the number is wrong.
 // A lost result is noticed when the mark passes its row; if the number goes down without
 // such a row, it was wrong.
-func (v *partitionVerifier) checkCount(m logMessage, missing int) {
+func (v *logVerifier) checkCount(m logMessage, missing int) {
 	a := &v.ahead
 	unseen := int(min(m.Ahead, spanMax)) - a.done //nolint:gosec // small
 	switch {
@@ -333,7 +331,7 @@ func (v *partitionVerifier) checkCount(m logMessage, missing int) {
 
 // checkFrom checks the place in the log before which no row above the low-water mark has
 // its result.
-func (v *partitionVerifier) checkFrom(m logMessage) {
+func (v *logVerifier) checkFrom(m logMessage) {
 	switch first := v.ahead.first(); {
 	case m.Ahead == 0:
 	case m.From == 0:
@@ -349,7 +347,7 @@ func (v *partitionVerifier) checkFrom(m logMessage) {
 
 // finishAhead reports rows above the low-water mark whose results are lost or that others
 // have overtaken, and counts those that are pending.
-func (v *partitionVerifier) finishAhead() error {
+func (v *logVerifier) finishAhead() error {
 	if err := v.inputAhead(v.last); err != nil {
 		return err
 	}

@@ -433,7 +433,7 @@ func TestVerifyKnowsThatARowWhichWaitedIsOld(t *testing.T) {
 
 // By key, rows that one owner has called may be set aside by the next, while others pass: their events are held longer.
 func TestVerifyHoldsTheEventsOfRowsSetAside(t *testing.T) {
-	v := &verification{cfg: stagetest.Config(t, "STAGE_WINDOW", "100"), runs: newRunVerifier()}
+	v := &verification{store: store{cfg: stagetest.Config(t, "STAGE_WINDOW", "100")}, runs: newRunVerifier()}
 	v.runs.run(&auditlog.Run{Header: auditlog.Header{RunID: "run1"}, Phase: auditlog.PhaseStart, Settings: map[string]string{"STAGE_WINDOW": "90"}})
 	known, unknown := stored.Claim{Owner: "run1.a", Version: 1}, stored.Claim{Owner: "run2.a", Version: 1}
 	byKey := stored.Claim{Owner: "run1.b", Version: 2, Order: streams.OrderKey}

@@ -3,7 +3,6 @@ package verify
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"fmt"
 	"hash/maphash"
 	"math"
@@ -13,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/jsonbytes"
@@ -37,6 +37,26 @@ type bodies struct {
 	// every says that the settings of some run are unknown: any array of a row may have
 	// been fanned out over.
 	every bool
+}
+
+// bodiesOf decides what bodies are read for.
+func bodiesOf(cfg *config.Config, o Options, runs *runVerifier) bodies {
+	b := bodies{linked: o.Linked, upstream: o.Upstream}
+	if cfg.FansOut() {
+		b.arrays = append(b.arrays, cfg.Foreach.Field)
+	}
+	b.fields = []string{cfg.Prompt.ResponseField}
+	for _, r := range runs.runs {
+		if name := r.settings["STAGE_RESPONSE_FIELD"]; name != "" && !slices.Contains(b.fields, name) {
+			b.fields = append(b.fields, name)
+		}
+		if name := r.settings["STAGE_FOREACH"]; name != "" && !slices.Contains(b.arrays, name) {
+			b.arrays = append(b.arrays, name)
+		}
+	}
+	slices.Sort(b.arrays)
+	b.read = b.linked || len(b.arrays) > 0
+	return b
 }
 
 // Upstream is the stage whose results are the rows of the stage under check. Its results
@@ -425,9 +445,32 @@ func (b *bodies) keeps(s *source, m *made) bool {
 	return s.values == m.values
 }
 
+// linkVerifier compares the results of one partition with the rows that they name, by the
+// bodies of both.
+type linkVerifier struct {
+	*findings
+	bodies
+	objects *objectVerifier
+	// object reads the object that a result names in place of a body.
+	object func(*objects.Ref) ([]byte, error)
+	// original returns a row of the input, of any partition, or nil if the row is gone.
+	// The func itself is nil if there is no input.
+	original func(seq uint64) (*stored.InputRow, error)
+}
+
+// check compares a result with the row that it names. Of one that is erased nothing is left
+// to compare.
+func (l *linkVerifier) check(h *verifiedRow) error {
+	if h.erased {
+		return nil
+	}
+	l.checkItems(h)
+	return l.checkLink(h)
+}
+
 // checkItems compares how many replies the result of a row that fans out has with the
 // elements of the row.
-func (v *partitionVerifier) checkItems(h *verifiedRow) {
+func (l *linkVerifier) checkItems(h *verifiedRow) {
 	if h.made == nil || h.made.items == nil {
 		if h.source != nil && len(h.source.items) == 1 {
 			h.items = h.source.items[0].n
@@ -436,7 +479,7 @@ func (v *partitionVerifier) checkItems(h *verifiedRow) {
 	}
 	have := h.made.items.n
 	if have < 0 {
-		v.violate(violationItem, h.Seq,
+		l.violate(violationItem, h.Seq,
 			"the result of row %d, at %d of the results stream, has not as many replies as "+
 				"hashes of elements",
 			h.Seq, h.At)
@@ -445,7 +488,7 @@ func (v *partitionVerifier) checkItems(h *verifiedRow) {
 	h.items = have
 	if s := h.source; s != nil && len(s.items) > 0 && !slices.ContainsFunc(s.items, func(e elements) bool { return e.n == have }) {
 		h.items = s.items[0].n
-		v.violate(violationItem, h.Seq,
+		l.violate(violationItem, h.Seq,
 			"the result of row %d, at %d of the results stream, has replies to %d elements; "+
 				"its row has %d",
 			h.Seq, h.At, have, h.items)
@@ -453,44 +496,50 @@ func (v *partitionVerifier) checkItems(h *verifiedRow) {
 }
 
 // checkLink compares the head with the row that it names.
-func (v *partitionVerifier) checkLink(h *verifiedRow) error {
-	if !v.linked {
+func (l *linkVerifier) checkLink(h *verifiedRow) error {
+	if !l.linked {
 		return nil
 	}
 	s := h.source
 	if s == nil || h.made == nil {
 		return nil // it is counted by the audit, or not at all; or its body is missing
 	}
-	v.stats.Linked++
-	if what := v.differs(s, h.ResultRow, h.made); what != "" {
-		v.violate(violationLink, h.Seq,
+	l.stats.Linked++
+	if what := l.differs(s, h.ResultRow, h.made); what != "" {
+		l.violate(violationLink, h.Seq,
 			"the result at %d of the results stream is not made from row %d, which it names: "+
 				"it %s",
 			h.At, h.Seq, what)
 	}
 	stream, seq := h.Header.Get(streams.HeaderOriginStream), h.Header.Get(streams.HeaderOriginSeq)
 	if stream != s.originStream || seq != s.originSeq {
-		v.violate(violationOrigin, h.Seq, "the result of row %d, at %d of the results stream, names %s as the first row of its chain; it is %s", h.Seq, h.At,
+		l.violate(violationOrigin, h.Seq, "the result of row %d, at %d of the results stream, names %s as the first row of its chain; it is %s", h.Seq, h.At,
 			originText(stream, seq), originText(s.originStream, s.originSeq))
 	}
-	if v.upstream.Name == "" {
+	if l.upstream.Name == "" {
 		return nil
 	}
-	if s.upstream != v.upstream.Name {
-		v.stats.foreign++
+	if s.upstream != l.upstream.Name {
+		l.stats.foreign++
 		return nil
 	}
 	if s.inLog {
 		return nil
 	}
-	return v.checkCopy(h)
+	return l.checkCopy(h)
+}
+
+// checkEvent compares the row event of a result with the row and the result.
+func (l *linkVerifier) checkEvent(h *verifiedRow, event *rowFacts) {
+	l.checkVariables(h, event)
+	l.checkPassed(h, event)
 }
 
 // checkPassed compares the result of a row that was passed on with the row itself: the
 // bodies must be equal byte by byte.
-func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
-	if v.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.made != nil && h.source.body != h.made.body {
-		v.violate(violationLink, h.Seq,
+func (l *linkVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
+	if l.linked && event.source == auditlog.SourceUpstream && h.source != nil && h.made != nil && h.source.body != h.made.body {
+		l.violate(violationLink, h.Seq,
 			"row %d is an error that was passed on, and its result, at %d of the results "+
 				"stream, has another body",
 			h.Seq, h.At)
@@ -499,26 +548,26 @@ func (v *partitionVerifier) checkPassed(h *verifiedRow, event *rowFacts) {
 
 // checkCopy compares a row that was published again with the one that it is a copy of, a
 // result of the stage before.
-func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
+func (l *linkVerifier) checkCopy(h *verifiedRow) error {
 	place, err := strconv.ParseUint(h.source.replaces, 10, 64)
-	if err != nil || v.original == nil {
-		v.stats.foreign++
+	if err != nil || l.original == nil {
+		l.stats.foreign++
 		return nil //nolint:nilerr // it names no row: nobody knows what it is a copy of
 	}
-	in, err := v.original(place)
+	in, err := l.original(place)
 	if err != nil || in == nil {
-		v.stats.foreign++
+		l.stats.foreign++
 		return err
 	}
-	s, first := h.source, v.sourceOf(in)
+	s, first := h.source, l.sourceOf(in)
 	switch {
-	case first.upstream != v.upstream.Name || !first.inLog:
-		v.stats.foreign++
+	case first.upstream != l.upstream.Name || !first.inLog:
+		l.stats.foreign++
 	case first.body != s.body || first.failed != s.failed:
-		v.violate(violationLink, h.Seq,
+		l.violate(violationLink, h.Seq,
 			"row %d was published again for row %d, and has another body", h.Seq, place)
 	case first.originStream != s.originStream || first.originSeq != s.originSeq:
-		v.violate(violationOrigin, h.Seq, "row %d was published again for row %d, and names %s as the first row of its chain; it is %s", h.Seq, place,
+		l.violate(violationOrigin, h.Seq, "row %d was published again for row %d, and names %s as the first row of its chain; it is %s", h.Seq, place,
 			originText(s.originStream, s.originSeq), originText(first.originStream, first.originSeq))
 	}
 	return nil
@@ -526,8 +575,8 @@ func (v *partitionVerifier) checkCopy(h *verifiedRow) error {
 
 // checkVariables compares the row event of a result with the row, or with the result if
 // the row is gone.
-func (v *partitionVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
-	if !v.linked || event.vars == "" {
+func (l *linkVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
+	if !l.linked || event.vars == "" {
 		return
 	}
 	var want string
@@ -541,7 +590,7 @@ func (v *partitionVerifier) checkVariables(h *verifiedRow, event *rowFacts) {
 		return
 	}
 	if event.vars != want {
-		v.violate(violationLink, h.Seq,
+		l.violate(violationLink, h.Seq,
 			"the row event of row %d has the variables' hash %s, its %s %s", h.Seq, event.vars, of,
 			cmp.Or(want, "none"))
 	}
@@ -552,40 +601,4 @@ func originText(stream, seq string) string {
 		return "none"
 	}
 	return cmp.Or(seq, "none") + " of stream " + cmp.Or(stream, "none")
-}
-
-// bodiesOf decides what bodies are read for.
-func (v *verification) bodiesOf() bodies {
-	b := bodies{linked: v.options.Linked, upstream: v.options.Upstream}
-	if v.cfg.FansOut() {
-		b.arrays = append(b.arrays, v.cfg.Foreach.Field)
-	}
-	b.fields = []string{v.cfg.Prompt.ResponseField}
-	for _, r := range v.runs.runs {
-		if name := r.settings["STAGE_RESPONSE_FIELD"]; name != "" && !slices.Contains(b.fields, name) {
-			b.fields = append(b.fields, name)
-		}
-		if name := r.settings["STAGE_FOREACH"]; name != "" && !slices.Contains(b.arrays, name) {
-			b.arrays = append(b.arrays, name)
-		}
-	}
-	slices.Sort(b.arrays)
-	b.read = b.linked || len(b.arrays) > 0
-	return b
-}
-
-// originalFunc returns a function that reads one row of the input; nil means that it is
-// gone.
-func (v *verification) originalFunc(ctx context.Context) func(seq uint64) (*stored.InputRow, error) {
-	return func(seq uint64) (*stored.InputRow, error) {
-		m, err := streams.MessageAt(ctx, v.js.Conn(), v.cfg.Input.Stream, seq)
-		if err != nil {
-			return nil, fmt.Errorf("read row %d of stream %s: %w", seq, v.cfg.Input.Stream, err)
-		}
-		if m == nil {
-			return nil, nil //nolint:nilnil // that it is gone is an answer
-		}
-		in := &stored.InputRow{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Body: m.Data}
-		return in, v.fetch(ctx, in)
-	}
 }

@@ -90,21 +90,36 @@ func isFull(info *jetstream.StreamInfo) bool {
 		cfg.MaxBytes > 0 && state.Bytes >= uint64(cfg.MaxBytes)/100*fullPercent)
 }
 
-// explainOne takes a message out of the loss whose contents are known all the same: a
-// tombstone, or a copy, stands for it. The caller then works out [streamLoss.gone] again.
-func (l *streamLoss) explainOne(at uint64, gone *deletions) error {
+// explain takes messages out of the loss whose contents are known all the same: a tombstone,
+// or a copy, stands for each. A message that is still there does not count.
+func (l *streamLoss) explain(places []uint64, deleted *deletions) error {
 	if l.info == nil {
 		return nil
 	}
-	if at < l.info.State.FirstSeq {
-		l.front -= min(l.front, 1)
-		return nil
+	for _, at := range places {
+		if at < l.info.State.FirstSeq {
+			l.front -= min(l.front, 1)
+			continue
+		}
+		gone, err := deleted.has(at)
+		if err != nil {
+			return err
+		}
+		if gone {
+			l.inside = max(0, l.inside-1)
+		}
 	}
-	deleted, err := gone.has(at)
-	if deleted {
-		l.inside = max(0, l.inside-1)
-	}
-	return err
+	l.gone = l.goneOf(l.inside > 0)
+	return nil
+}
+
+// explainMany takes so many messages out of the loss, of which only their number is known.
+func (l *streamLoss) explainMany(n uint64) {
+	unexplained := l.front + uint64(l.inside) //nolint:gosec // a count
+	unexplained -= min(unexplained, n)
+	l.inside = min(l.inside, int(unexplained))       //nolint:gosec // a count
+	l.front = unexplained - uint64(max(0, l.inside)) //nolint:gosec // a count
+	l.gone = l.goneOf(l.inside > 0)
 }
 
 // any reports whether anything is gone.
@@ -147,17 +162,30 @@ func (l *streamLoss) cause() string {
 	return "none of its settings removes them, so they were purged or deleted"
 }
 
-// auditOf returns from when on the audit of a partition is complete; zero means all of it
-// is. gone is the loss of the stream. If the start of the process that made the first claim is in the audit, no event
-// before that was about the partition.
-func (v *verification) auditOf(p *partitionVerifier, gone time.Time) time.Time {
-	l := &v.auditLoss
-	whole := len(p.claims) > 0 && p.claims[0].Mark == 0 // the log is, from its beginning on
-	switch began := v.logBegan(p, whole); {
+// losses is what the three streams had lost when the check began. What is known all the same,
+// by a tombstone, a copy or a record of dropped results, does not count.
+type losses struct{ input, results, audit streamLoss }
+
+// gapOf returns which events of a partition may be missing from the audit.
+func (all *losses) gapOf(log *logVerifier, runs *runVerifier) auditGap {
+	return auditGap{
+		until:    all.auditGone(log, runs, all.audit.gone),
+		byItself: all.auditGone(log, runs, all.audit.goneByItself()),
+		expired:  all.audit.expired,
+	}
+}
+
+// auditGone returns from when on the audit of a partition is complete; zero means all of it
+// is. gone is the same for the whole stream. If the start of the process that made the first
+// claim is in the audit, no event before that was about the partition.
+func (all *losses) auditGone(log *logVerifier, runs *runVerifier, gone time.Time) time.Time {
+	l := &all.audit
+	whole := len(log.claims) > 0 && log.claims[0].Mark == 0 // the log is, from its beginning on
+	switch began := all.logBegan(log, whole); {
 	case l.info != nil && !began.IsZero() && began.Before(l.info.Created):
 		l.recreated = true
 		return later(gone, l.info.Created)
-	case whole && gone.Before(forever) && l.front > 0 && v.runs.started(p.claims[0].Owner):
+	case whole && gone.Before(forever) && l.front > 0 && runs.started(log.claims[0].Owner):
 		return time.Time{}
 	}
 	return gone
@@ -165,61 +193,61 @@ func (v *verification) auditOf(p *partitionVerifier, gone time.Time) time.Time {
 
 // logBegan returns when the log of a partition began, or a time before then where its
 // beginning is gone; zero means that there is no log.
-func (v *verification) logBegan(p *partitionVerifier, whole bool) time.Time {
+func (all *losses) logBegan(log *logVerifier, whole bool) time.Time {
 	switch {
 	case whole:
-		return p.claims[0].Stored
-	case p.logEnd > 0 && v.resultsLoss.info != nil:
-		return v.resultsLoss.info.State.FirstTime
+		return log.claims[0].Stored
+	case log.logEnd > 0 && all.results.info != nil:
+		return all.results.info.State.FirstTime
 	}
 	return time.Time{}
 }
 
 // explain reports the losses of the streams that no single row shows.
-func (v *verification) explain() {
-	r, in := &v.resultsLoss, &v.inputLoss
+func (all *losses) explain(parts []*partitionVerifier, report *Report) {
+	r, in := &all.results, &all.input
 	var incomplete, without bool
-	for _, p := range v.parts {
-		incomplete = incomplete || p.logEnd > 0 && !p.auditGone.IsZero()
+	for _, p := range parts {
+		incomplete = incomplete || p.log.logEnd > 0 && !p.audit.gap.until.IsZero()
 		without = without || p.stats.ByAudit > 0 || p.stats.Unknown > 0
-		if p.logEnd == 0 && r.any() {
-			v.report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are "+
+		if p.log.logEnd == 0 && r.any() {
+			report.cannot("partition %d: stream %s holds nothing of it, and messages of the stream are "+
 				"gone: %s",
 				p.stats.Partition, r.info.Config.Name, r.cause())
 		}
-		if p.purged && p.anchor == nil {
-			v.report.cannot("partition %d: the results begin in the middle, after row %d; earlier ones, of %d rows that the other streams still have, are gone from stream %s: %s",
-				p.stats.Partition, p.base, p.stats.ResultsGone, r.info.Config.Name, r.cause())
+		if p.log.purged && p.log.anchor == nil {
+			report.cannot("partition %d: the results begin in the middle, after row %d; earlier ones, of %d rows that the other streams still have, are gone from stream %s: %s",
+				p.stats.Partition, p.log.base, p.stats.ResultsGone, r.info.Config.Name, r.cause())
 		}
 	}
 	if r.inside > 0 {
-		v.report.cannot("stream %s lacks %d messages after its first one, which may have been results of rows of which nothing else has a record: %s",
+		report.cannot("stream %s lacks %d messages after its first one, which may have been results of rows of which nothing else has a record: %s",
 			r.info.Config.Name, r.inside, r.cause())
 	}
 	if in.any() && in.info != nil && without {
-		v.report.note("stream %s lacks %d messages at its beginning and %d after its first one: %s",
+		report.note("stream %s lacks %d messages at its beginning and %d after its first one: %s",
 			in.info.Config.Name, in.front, in.inside, in.cause())
 	}
-	a := &v.auditLoss
+	a := &all.audit
 	if a.info == nil || !incomplete {
 		return
 	}
 	switch name := a.info.Config.Name; {
 	case a.inside > 0:
-		v.report.cannot("stream %s lacks %d messages after its first one: %s", name, a.inside, a.cause())
+		report.cannot("stream %s lacks %d messages after its first one: %s", name, a.inside, a.cause())
 	case a.front == 0 && !a.recreated: // all that is missing was erased
 	case a.front == 0 && !a.canExpire():
-		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held "+
+		report.cannot("stream %s was created at %s, after the first results: what an earlier one held "+
 			"is gone",
 			name, a.info.Created.Format(time.RFC3339))
 	case a.recreated && !a.canExpire():
-		v.report.cannot("stream %s was created at %s, after the first results: what an earlier one held "+
+		report.cannot("stream %s was created at %s, after the first results: what an earlier one held "+
 			"is gone, and so are its own first %d messages",
 			name, a.info.Created.Format(time.RFC3339), a.front)
 	case !a.canExpire() && a.info.State.Msgs == 0:
-		v.report.cannot("all %d messages of stream %s are gone: %s", a.front, name, a.cause())
+		report.cannot("all %d messages of stream %s are gone: %s", a.front, name, a.cause())
 	case !a.canExpire():
-		v.report.cannot("the first %d messages of stream %s are gone: %s", a.front, name, a.cause())
+		report.cannot("the first %d messages of stream %s are gone: %s", a.front, name, a.cause())
 	}
 }
 

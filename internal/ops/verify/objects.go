@@ -37,16 +37,16 @@ func (o *objectVerifier) name(ref *objects.Ref) {
 
 // readBody notes what the body of a result shows. A body that is an object is read always:
 // nothing else shows that it is there.
-func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
+func (l *linkVerifier) readBody(h *verifiedRow) (err error) {
 	r := h.ResultRow
 	if h.erased {
 		return nil
 	}
 	if r.Object != nil {
-		v.objects.name(r.Object)
-		r.Body, err = v.object(r.Object)
+		l.objects.name(r.Object)
+		r.Body, err = l.object(r.Object)
 		if objects.Lasts(err) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			v.violate(violationObject, r.Seq,
+			l.violate(violationObject, r.Seq,
 				"the result of row %d, at %d of the results stream, has no body: %v", r.Seq, r.At,
 				err)
 			return nil
@@ -54,10 +54,10 @@ func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
 		if err != nil {
 			return fmt.Errorf("read the result of row %d: %w", r.Seq, err)
 		}
-		v.stats.Objects++
+		l.stats.Objects++
 		h.sha = llm.Hash(r.Body)
 	}
-	if h.made = v.madeOf(r); h.made != nil {
+	if h.made = l.madeOf(r); h.made != nil {
 		h.sha = h.made.sha
 	}
 	return nil
@@ -66,61 +66,54 @@ func (v *partitionVerifier) readBody(h *verifiedRow) (err error) {
 // findUnnamed notes the objects of the stage that no result names, in the buckets that
 // results name and in the one of the settings. It goes by rows up to the marks: the object
 // of a later one may wait for its result.
-func (v *verification) findUnnamed(ctx context.Context) error {
-	if v.cfg.Result.Bucket != "" && v.objects.named[v.cfg.Result.Bucket] == nil {
-		v.objects.named[v.cfg.Result.Bucket] = nil
+func (o *objectVerifier) findUnnamed(ctx context.Context, s *store, parts []*partitionVerifier, report *Report) error {
+	if bucket := s.cfg.Result.Bucket; bucket != "" && o.named[bucket] == nil {
+		o.named[bucket] = nil
 	}
-	for _, bucket := range slices.Sorted(maps.Keys(v.objects.named)) {
-		if err := v.findUnnamedIn(ctx, bucket); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	for _, bucket := range slices.Sorted(maps.Keys(o.named)) {
+		if err := o.findUnnamedIn(ctx, s, bucket, parts, report); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			v.report.note("bucket %s: whether it has objects that no result names was not checked: %v",
+			report.note("bucket %s: whether it has objects that no result names was not checked: %v",
 				bucket, err)
 		}
 	}
 	return nil
 }
 
-func (v *verification) findUnnamedIn(ctx context.Context, bucket string) error {
-	r, err := stored.Open(ctx, v.js, stored.ReadOptions{Stream: streams.BucketStream(bucket), Filters: []string{streams.BucketObjects(bucket) + ">"}})
-	if err != nil {
-		return err
-	}
-	defer r.Close()
+func (o *objectVerifier) findUnnamedIn(ctx context.Context, s *store, bucket string, parts []*partitionVerifier, report *Report) error {
 	var shown []string
 	count, bytes := 0, uint64(0)
-	for {
-		m, err := r.Next(ctx)
-		if err != nil {
-			return err
-		}
-		if m == nil {
-			break
-		}
+	all := stored.ReadOptions{Stream: streams.BucketStream(bucket), Filters: []string{streams.BucketObjects(bucket) + ">"}}
+	err := stored.Each(ctx, s.js, all, func(m *jetstream.RawStreamMsg) error {
 		var info jetstream.ObjectInfo
-		if json.Unmarshal(m.Data, &info) != nil || info.Deleted || !v.mayBeNamed(info.Name) || v.objects.named[bucket][digest([]byte(info.Name))] {
-			continue
+		if json.Unmarshal(m.Data, &info) != nil || info.Deleted || !mayBeNamed(info.Name, s.cfg.Name, parts) || o.named[bucket][digest([]byte(info.Name))] {
+			return nil //nolint:nilerr // it is no object
 		}
 		bytes += info.Size
 		if count++; count <= unnamedShown {
 			shown = append(shown, info.Name)
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if count > 0 {
-		v.report.note("bucket %s has objects that no result names: %d, with %d bytes. A process that was killed has left them, or their results are gone; "+
+		report.note("bucket %s has objects that no result names: %d, with %d bytes. A process that was killed has left them, or their results are gone; "+
 			"nats object rm %s NAME removes one: %s", bucket, count, bytes, bucket, strings.Join(shown, ", "))
 	}
 	return nil
 }
 
 // mayBeNamed reports whether an object is of a row of the stage that has its result.
-func (v *verification) mayBeNamed(name string) bool {
+func mayBeNamed(name, stage string, logs []*partitionVerifier) bool {
 	parts := strings.Split(name, "/")
-	if len(parts) != 4 || parts[0] != v.cfg.Name { // stage, partition, row, hash
+	if len(parts) != 4 || parts[0] != stage { // stage, partition, row, hash
 		return false
 	}
 	partition, err := strconv.Atoi(parts[1])
 	row, rowErr := strconv.ParseUint(parts[2], 10, 64)
-	return err == nil && rowErr == nil && partition >= 0 && partition < len(v.parts) && row <= v.parts[partition].mark
+	return err == nil && rowErr == nil && partition >= 0 && partition < len(logs) && row <= logs[partition].log.mark
 }

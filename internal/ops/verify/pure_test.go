@@ -148,8 +148,8 @@ func (j *pureJob) verify() *Report {
 	cfg.Input.Stream, cfg.Streams.Partitions, cfg.Window.Rows = "ROWS", 1, j.window
 	report := newReport("stage")
 	v := &verification{
-		cfg: cfg, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report),
-		inputLoss: lossOf(j.input.info(j.now)), auditLoss: lossOf(j.audit.info(j.now)), resultsLoss: lossOf(j.results.info(j.now)),
+		store: store{cfg: cfg}, report: report, runs: newRunVerifier(), lane: newBatchVerifier(report),
+		losses: losses{input: lossOf(j.input.info(j.now)), audit: lossOf(j.audit.info(j.now)), results: lossOf(j.results.info(j.now))},
 	}
 	for _, m := range j.audit.msgs {
 		if m.is.Run != nil {
@@ -180,9 +180,9 @@ func (j *pureJob) verify() *Report {
 		return v.report
 	}
 	p := v.partition(0, bound)
-	p.claims, p.window = claims, newAuditWindow(v.windowRows(claims))
-	p.auditGone = v.auditOf(p, v.auditLoss.gone)
-	p.results = func() (*stored.ResultRow, error) {
+	p.log.claims, p.window = claims, newAuditWindow(v.windowRows(claims))
+	p.audit.gap = v.losses.gapOf(&p.log, v.runs)
+	p.log.results = func() (*stored.ResultRow, error) {
 		if len(rows) == 0 {
 			return nil, nil //nolint:nilnil // the end
 		}
@@ -190,9 +190,9 @@ func (j *pureJob) verify() *Report {
 		rows = rows[1:]
 		return &row, nil
 	}
-	p.inputLast = v.inputLoss.info.State.LastSeq
+	p.log.input.last = v.losses.input.info.State.LastSeq
 	left := j.input.msgs
-	p.input = func() (stored.InputRow, error) {
+	p.log.input.read = func() (stored.InputRow, error) {
 		if len(left) == 0 {
 			return stored.InputRow{}, nil
 		}
@@ -201,8 +201,9 @@ func (j *pureJob) verify() *Report {
 		return stored.InputRow{Seq: m.seq, Subject: m.is}, nil
 	}
 	_ = p.start()
+	feed := &auditFeed{report: report, runs: v.runs, lane: v.lane, parts: v.parts}
 	for _, m := range j.audit.msgs {
-		_ = v.event(m.is, proof.Hash{})
+		_ = feed.event(m.is, proof.Hash{})
 	}
 	_ = p.finish()
 	v.conclude()

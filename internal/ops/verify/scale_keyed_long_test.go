@@ -178,8 +178,8 @@ func TestVerifyHoldsTheSpanOfRowsOnly(t *testing.T) {
 			if fmt.Sprint(report.Violations.ByKind) != fmt.Sprint(tt.kinds) {
 				t.Errorf("got violations %v, want %v, the first %+v", report.Violations.ByKind, tt.kinds, report.Violations.First)
 			}
-			if v.mark != tt.rows || len(v.ahead.rows) > 0 || len(v.ahead.latest) > 0 || len(v.window.ahead) > 0 {
-				t.Errorf("got mark %d, %d rows ahead of it, %d keys, events of %d rows in the end", v.mark, len(v.ahead.rows), len(v.ahead.latest), len(v.window.ahead))
+			if v.log.mark != tt.rows || len(v.log.ahead.rows) > 0 || len(v.log.ahead.latest) > 0 || len(v.window.ahead) > 0 {
+				t.Errorf("got mark %d, %d rows ahead of it, %d keys, events of %d rows in the end", v.log.mark, len(v.log.ahead.rows), len(v.log.ahead.latest), len(v.window.ahead))
 			}
 		})
 	}
@@ -192,13 +192,11 @@ func BenchmarkVerify(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				g := &slowJob{generatedJob: generatedJob{rows: rows, term: "run1.a"}, order: order}
-				sources := partitionSources{results: g.result, input: g.input, claims: []stored.Claim{g.generated().claim}}
+				v := newPartitionVerifier(newReport("stage"), newRunVerifier(), 0, 2048)
+				v.log.logFacts = logFacts{name: "stage", stream: "ROWS", bound: rows}
+				v.log.results, v.log.claims, v.log.input = g.result, []stored.Claim{g.generated().claim}, inputRows{last: rows, read: g.input}
 				if order == streams.OrderStream {
-					sources.results, sources.claims[0].Version = g.generatedJob.result, 1
-				}
-				v := &partitionVerifier{
-					report: newReport("stage"), runs: newRunVerifier(), partitionSources: sources, window: newAuditWindow(2048),
-					partitionFacts: partitionFacts{name: "stage", stream: "ROWS", inputLast: rows, bound: rows},
+					v.log.results, v.log.claims[0].Version = g.generatedJob.result, 1
 				}
 				stagetest.Must(b, v.start())
 				event := func(e *auditlog.Event) error { return v.event(e, proof.Hash{}) }

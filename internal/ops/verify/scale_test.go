@@ -123,12 +123,9 @@ func verifyGenerated(t *testing.T, g *generated, drop func(*auditlog.Event) bool
 	t.Helper()
 	const window = 1024
 	report := newReport("stage")
-	v := &partitionVerifier{
-		report: report, runs: newRunVerifier(),
-		partitionFacts:   partitionFacts{name: "stage", stream: "ROWS", inputLast: g.rows, bound: g.rows},
-		window:           newAuditWindow(2 * (window + g.batches)),
-		partitionSources: partitionSources{results: g.result, input: g.input, claims: []stored.Claim{g.claim}},
-	}
+	v := newPartitionVerifier(report, newRunVerifier(), 0, 2*(window+g.batches))
+	v.log.logFacts = logFacts{name: "stage", stream: "ROWS", bound: g.rows}
+	v.log.results, v.log.claims, v.log.input = g.result, []stored.Claim{g.claim}, inputRows{last: g.rows, read: g.input}
 	before, peak, seen := heapInUse(), uint64(0), 0
 	stagetest.Must(t, v.start())
 	g.events(t, func(e *auditlog.Event) error {

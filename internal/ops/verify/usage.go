@@ -59,7 +59,7 @@ func numberText(n *int64) string {
 }
 
 // checkParts checks that the parts of the rows that share a call add up to its tokens.
-func (v *partitionVerifier) checkParts(c *auditlog.Call) {
+func (f *findings) checkParts(c *auditlog.Call) {
 	if len(c.Rows) == 0 || c.Usage == nil {
 		return
 	}
@@ -68,7 +68,7 @@ func (v *partitionVerifier) checkParts(c *auditlog.Call) {
 		sum += n
 	}
 	if sum != c.Usage.PromptTokens || len(c.RowTokens) != len(c.Rows) {
-		v.violate(violationTokens, c.Sequence, "call %s of row %d and %d others used %d tokens, the parts of its rows are %d tokens of %d rows",
+		f.violate(violationTokens, c.Sequence, "call %s of row %d and %d others used %d tokens, the parts of its rows are %d tokens of %d rows",
 			c.CallID, c.Sequence, len(c.Rows)-1, c.Usage.PromptTokens, sum, len(c.RowTokens))
 	}
 }

@@ -19,10 +19,16 @@
 //	}
 //	return report.Err() // nil if everything is proven
 //
-// Where to look: a [verification] opens the streams and hands each event of the audit to the
-// partitionVerifier of its row. window.go holds events until their result is read, order.go
-// and keyed.go follow the log, links.go compares rows with results, and audit.go adds up
-// calls.
+// Where to look: a [verification] opens the streams (store.go) and works out what is gone from
+// them, and why (loss.go, erased.go, copies.go, dropped.go). An auditFeed reads the audit and
+// hands each event to the partitionVerifier of its row, which has three parts:
+//
+//	logVerifier   log.go, keyed.go: the order of the log; chained.go: its chain
+//	linkVerifier  links.go: a result and the row that it is made from
+//	auditor       auditor.go, items.go: a result and the events of its calls
+//
+// window.go holds events until their result is read; runs.go and batches.go add up processes
+// and batches.
 package verify
 
 import (
@@ -34,7 +40,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/objects"
@@ -61,32 +66,23 @@ const claimVersionOrder = 2
 // by its span for rows above the low-water mark, by the number of open batches, and by
 // two bytes a row at most for sets of sequences, so a million rows need 2 MB at most.
 type verification struct {
-	js      jetstream.JetStream
-	cfg     *config.Config
+	store
 	options Options
-	bodies  bodies // once the runs are known
 	report  *Report
 	runs    *runVerifier
 	objects *objectVerifier
 	lane    *batchVerifier
-	laned   bool                 // there are batches
 	parts   []*partitionVerifier // by partition; none if there is no log to check
 
-	inputLoss, resultsLoss, auditLoss streamLoss // when the check began
+	laned    bool   // there are batches
+	bodies   bodies // once the runs are known
+	losses   losses
+	deleted  *deletions // of the results stream
+	erasures *erasures
+	drops    drops  // of results that were too old
+	began    string // where the logs began (see firsts), or empty without any log
 
-	othersStones []*stone          // places of erased results of other stages in the stream
-	stones       []tombstones      // of erased results, by partition
-	entombed     []map[uint64]bool // the rows of these, by partition
-	deleted      *deletions        // of the results stream
-	copies       []eventCopy       // of erased events, by the places of these
-	cut          int               // events that are stored shorter than they were recorded
-	drops        drops             // of results that were too old
-	began        string            // where the logs began (see firsts), or empty without any log
-
-	readers []*stored.Reader // to close at the end
-
-	total  int64        // results
-	events atomic.Int64 // audit events that are read; the progress bar reads it meanwhile
+	total int64 // results
 }
 
 // logBound is where the log of a partition ended when the check began. Later messages are
@@ -144,11 +140,12 @@ const attempts = 3
 func checkOnce(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options, progress io.Writer) (*verification, error) {
 	report := newReport(cfg.Name)
 	v := &verification{
-		js: js, cfg: cfg, options: o, report: report, runs: newRunVerifier(),
+		store:   store{js: js, cfg: cfg},
+		options: o, report: report, runs: newRunVerifier(),
 		objects: &objectVerifier{named: make(map[string]map[uint64]bool)},
 		lane:    newBatchVerifier(report),
 	}
-	defer v.closeReaders()
+	defer v.close()
 	if err := v.open(ctx); err != nil {
 		return nil, err
 	}
@@ -156,12 +153,7 @@ func checkOnce(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 		o.opened()
 	}
 	if len(v.parts) > 0 {
-		bar := terminal.NewBar(ctx, progress, v.total, 0, func(int64, bool) terminal.Beside {
-			return terminal.Beside{First: []string{fmt.Sprintf("%d audit events", v.events.Load())}}
-		})
-		err := v.read(ctx, bar)
-		bar.Finish()
-		if err != nil {
+		if err := v.read(ctx, progress); err != nil {
 			return nil, err
 		}
 	}
@@ -171,26 +163,26 @@ func checkOnce(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 
 // conclude reaches the verdict once everything is read.
 func (v *verification) conclude() {
-	v.missRoots()
+	missRoots(v.options.Roots, len(v.parts), v.cfg.Result.Stream, v.report)
 	if len(v.parts) > 0 {
 		for _, p := range v.parts {
-			if a := p.anchor; a != nil {
+			if a := p.log.anchor; a != nil {
 				v.runs.dropped += a.Results
 				v.runs.droppedTo = later(v.runs.droppedTo, a.Stored)
 			}
 		}
-		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.auditLoss, &v.resultsLoss)
+		v.runs.finish(v.report, v.cfg.Streams.Partitions, &v.losses.audit, &v.losses.results)
 		v.lane.finish()
 		v.report.Audit.usage.Add(v.lane.usage.Reported, v.lane.usage.Unpriced)
-		v.explain()
+		v.losses.explain(v.parts, v.report)
 	}
 	used := v.report.Audit.Batched
 	for _, p := range v.parts {
-		used += p.used
+		used += p.audit.used
 		if n := p.stats.foreign; n > 0 {
 			v.report.cannot("partition %d: %d results are made from rows that are in no log of stage %s, "+
 				"nor copies of its results: of another publisher, or of a result that is gone",
-				p.stats.Partition, n, p.upstream.Name)
+				p.stats.Partition, n, p.links.upstream.Name)
 		}
 		v.report.Partitions = append(v.report.Partitions, p.stats)
 	}
@@ -206,7 +198,7 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if err := v.readRuns(ctx); err != nil {
 		return err
 	}
-	v.bodies = v.bodiesOf()
+	v.bodies = bodiesOf(v.cfg, v.options, v.runs)
 	bounds, err := v.readEnds(ctx)
 	if err != nil || bounds == nil {
 		return err
@@ -219,11 +211,11 @@ func (v *verification) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	v.inputLoss, v.auditLoss = lossOf(input), lossOf(audit)
-	if err := v.readCopies(ctx); err != nil {
+	v.losses.input, v.losses.audit = lossOf(input), lossOf(audit)
+	if err := v.erasures.readCopies(ctx, &v.store, &v.losses.audit); err != nil {
 		return err
 	}
-	v.lane.resultsLost = v.resultsLoss.any()
+	v.lane.resultsLost = v.losses.results.any()
 	if input == nil {
 		v.report.note("stream %s no longer exists: the results were checked against the audit alone",
 			v.cfg.Input.Stream)
@@ -238,39 +230,8 @@ func (v *verification) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	v.lane.auditLost = v.auditLoss.any() // as the partitions have shown, too
+	v.lane.auditLost = v.losses.audit.any() // as the partitions have shown, too
 	return nil
-}
-
-// reader opens a reader that is closed at the end.
-func (v *verification) reader(ctx context.Context, stream, filter string, until uint64, headersOnly bool) (*stored.Reader, error) {
-	return v.readerOf(ctx, stored.ReadOptions{Stream: stream, Filters: []string{filter}, Until: until, HeadersOnly: headersOnly})
-}
-
-func (v *verification) readerOf(ctx context.Context, o stored.ReadOptions) (*stored.Reader, error) {
-	r, err := stored.Open(ctx, v.js, o)
-	if err == nil {
-		v.readers = append(v.readers, r)
-	}
-	return r, err
-}
-
-func (v *verification) closeReaders() {
-	for _, r := range v.readers {
-		r.Close()
-	}
-}
-
-// streamInfo returns nil for a stream that does not exist.
-func (v *verification) streamInfo(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	s, err := v.js.Stream(ctx, name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return nil, nil //nolint:nilnil // that it is missing is an answer
-	case err != nil:
-		return nil, fmt.Errorf("look at stream %s: %w", name, err)
-	}
-	return s.CachedInfo(), nil
 }
 
 // readRuns reads the run events stored so far. It also looks for events of batches: with
@@ -311,8 +272,8 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 			v.cfg.Streams.Partitions)
 		return nil, nil
 	}
-	v.resultsLoss = lossOf(info)
-	v.deleted = v.deletionsOf(ctx, results, v.resultsLoss.inside)
+	v.losses.results = lossOf(info)
+	v.deleted = v.deletionsOf(ctx, results, v.losses.results.inside)
 	bounds := make([]logBound, v.cfg.Streams.Partitions)
 	for i := range bounds {
 		m, err := streams.LastMessage(ctx, v.js.Conn(), results, stored.LogSubject(v.cfg, i, ">"))
@@ -340,10 +301,12 @@ func (v *verification) readEnds(ctx context.Context) ([]logBound, error) {
 	if v.began, err = v.firsts(ctx); err != nil {
 		return nil, err
 	}
-	if err := v.readStones(ctx, bounds); err != nil {
+	v.erasures, err = readErasures(ctx, &v.store, v.report, bounds, &v.losses.results, v.deleted)
+	if err != nil {
 		return nil, err
 	}
-	return bounds, v.readDropped(ctx, bounds)
+	v.drops, err = readDropped(ctx, &v.store, v.report, bounds, &v.losses.results)
+	return bounds, err
 }
 
 // checkSubjects reports messages in the log of a partition that are neither results nor
@@ -370,9 +333,9 @@ func (v *verification) checkSubjects(ctx context.Context, partition int) error {
 
 // explainNoLog reports that there is nothing of this stage to check.
 func (v *verification) explainNoLog() {
-	if v.resultsLoss.any() {
+	if v.losses.results.any() {
 		v.report.cannot("stream %s holds nothing of a stage named %s on %s, and messages of the stream are gone: %s",
-			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject, v.resultsLoss.cause())
+			v.cfg.Result.Stream, v.cfg.Name, v.cfg.Result.Subject, v.losses.results.cause())
 		return
 	}
 	v.report.cannot("stream %s holds nothing of a stage named %s on %s: has it run, and are STAGE_NAME and STAGE_RESULT_SUBJECT correct",
@@ -381,54 +344,59 @@ func (v *verification) explainNoLog() {
 
 // openPartition opens the streams of one partition.
 func (v *verification) openPartition(ctx context.Context, number int, bound logBound) error {
-	cfg := v.cfg
 	p := v.partition(number, bound)
 	if bound.at > 0 {
-		var err error
-		if p.claims, err = stored.ReadClaims(ctx, v.js, cfg, number, bound.at); err != nil {
+		if err := v.openLog(ctx, p, bound); err != nil {
 			return err
 		}
-		from := uint64(1)
-		if a := v.drops.anchors[number]; a != nil {
-			p.beginAt(a)
-			from = a.Sequence + 1
-		}
-		p.recorded = v.drops.recorded[number]
-		p.window = newAuditWindow(v.windowRows(p.claims))
-		p.every = p.linked && slices.ContainsFunc(p.claims, v.runs.unknown)
-		p.chain.on = p.chain.on || bound.chained || slices.ContainsFunc(p.claims, func(c stored.Claim) bool { return len(c.Header[proof.HeaderChain]) > 0 })
-		rows, err := v.readerOf(ctx, stored.ReadOptions{
-			Stream: cfg.Result.Stream, Filters: []string{stored.LogSubject(cfg, number, "rows")}, From: from, Until: bound.at, HeadersOnly: !v.bodies.read && !p.chain.on,
-		})
-		if err != nil {
-			return err
-		}
-		v.total += int64(rows.Left) //nolint:gosec // messages of a stream
-		p.chain.stones, p.chain.deleted = v.stones[number], v.deleted
-		p.results = p.chain.stones.among(stored.NextResultFunc(ctx, rows), p.claims, p.logEnd)
-		p.object = func(ref *objects.Ref) ([]byte, error) { return ref.Get(ctx, v.js.Conn(), ref.Bytes) }
 	}
 	if err := v.openInput(ctx, p); err != nil {
 		return err
 	}
-	p.auditGone, p.auditGoneByItself = v.auditOf(p, v.auditLoss.gone), v.auditOf(p, v.auditLoss.goneByItself())
+	p.audit.gap = v.losses.gapOf(&p.log, v.runs)
 	return p.start()
 }
 
 // partition makes the verifier of a partition, which reads nothing yet.
 func (v *verification) partition(number int, bound logBound) *partitionVerifier {
-	p := &partitionVerifier{
-		report: v.report, runs: v.runs, objects: v.objects, bodies: v.bodies,
-		partitionFacts: partitionFacts{
-			name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
-			auditExpired: v.auditLoss.expired, resultsGone: v.resultsLoss.any(),
-		},
-		stats: verifiedPartition{Partition: number}, window: newAuditWindow(v.windowRows(nil)),
+	p := newPartitionVerifier(v.report, v.runs, number, v.windowRows(nil))
+	p.log.logFacts = logFacts{
+		name: v.cfg.Name, stream: v.cfg.Input.Stream, bound: bound.mark, logEnd: bound.at,
+		resultsGone: v.losses.results.any(),
 	}
-	p.chain.roots = v.rootsOf(number)
-	p.results = func() (*stored.ResultRow, error) { return nil, nil } //nolint:nilnil // the end
+	p.log.chain.roots = rootsOf(v.options.Roots, number)
+	p.links.bodies, p.links.objects = v.bodies, v.objects
 	v.parts = append(v.parts, p)
 	return p
+}
+
+// openLog opens the log of a partition, which has messages.
+func (v *verification) openLog(ctx context.Context, p *partitionVerifier, bound logBound) (err error) {
+	number, log := p.stats.Partition, &p.log
+	if log.claims, err = stored.ReadClaims(ctx, v.js, v.cfg, number, bound.at); err != nil {
+		return err
+	}
+	from := uint64(1)
+	if a := v.drops.anchors[number]; a != nil {
+		log.beginAt(a)
+		from = a.Sequence + 1
+	}
+	log.recorded = v.drops.recorded[number]
+	p.window = newAuditWindow(v.windowRows(log.claims))
+	p.links.every = p.links.linked && slices.ContainsFunc(log.claims, v.runs.unknown)
+	log.chain.on = log.chain.on || bound.chained || slices.ContainsFunc(log.claims, func(c stored.Claim) bool { return len(c.Header[proof.HeaderChain]) > 0 })
+	rows, err := v.reader(ctx, stored.ReadOptions{
+		Stream: v.cfg.Result.Stream, Filters: []string{stored.LogSubject(v.cfg, number, "rows")},
+		From: from, Until: bound.at, HeadersOnly: !v.bodies.read && !log.chain.on,
+	})
+	if err != nil {
+		return err
+	}
+	v.total += int64(rows.Left) //nolint:gosec // messages of a stream
+	log.chain.stones, log.chain.deleted = v.erasures.stones[number], v.deleted
+	log.results = log.chain.stones.among(stored.NextResultFunc(ctx, rows), log.claims, log.logEnd)
+	p.links.object = func(ref *objects.Ref) ([]byte, error) { return ref.Get(ctx, v.js.Conn(), ref.Bytes) }
+	return nil
 }
 
 // windowRows returns how many rows without a result may have events, see
@@ -452,19 +420,19 @@ func (v *verification) windowRows(claims []stored.Claim) int {
 
 // openInput opens the rows of a partition, unless the results are of another input stream.
 func (v *verification) openInput(ctx context.Context, p *partitionVerifier) error {
-	p.inputLast = math.MaxUint64
-	input, number := v.inputLoss.info, p.stats.Partition
-	for _, c := range p.claims {
+	p.log.input.last = math.MaxUint64
+	input, number := v.losses.input.info, p.stats.Partition
+	for _, c := range p.log.claims {
 		if c.Version > claimVersionKnown {
 			v.report.cannot("partition %d: the claim at %d has format %d, which a newer stage has "+
 				"written: run the verify of that version",
 				number, c.At, c.Version)
 		}
 	}
-	if n := len(p.claims); n > 0 {
-		switch last := p.claims[n-1]; {
-		case last.Input != p.stream:
-			p.stream = last.Input
+	if n := len(p.log.claims); n > 0 {
+		switch last := p.log.claims[n-1]; {
+		case last.Input != p.log.stream:
+			p.log.stream = last.Input
 			v.report.cannot("partition %d: the results are of stream %s, STAGE_INPUT_STREAM is %s", number,
 				last.Input, v.cfg.Input.Stream)
 			return nil
@@ -477,42 +445,43 @@ func (v *verification) openInput(ctx context.Context, p *partitionVerifier) erro
 	if input == nil {
 		return nil
 	}
-	p.inputLast = input.State.LastSeq
+	p.log.input.last = input.State.LastSeq
 	filter := v.cfg.Input.PartitionSubject(number)
 	if input.Config.Retention == jetstream.LimitsPolicy {
 		var err error
-		if p.rows, err = v.reader(ctx, v.cfg.Input.Stream, filter, math.MaxUint64, false); err != nil {
+		rows := stored.ReadOptions{Stream: v.cfg.Input.Stream, Filters: []string{filter}}
+		if p.log.input.reader, err = v.reader(ctx, rows); err != nil {
 			return err
 		}
 	}
-	p.original = v.originalFunc(ctx)
-	next := stored.NextInputFunc(ctx, v.js.Conn(), p.rows, v.cfg.Input.Stream, filter)
-	p.input = func() (in stored.InputRow, err error) {
-		if in, err = next(); err == nil {
-			err = v.fetch(ctx, &in)
+	p.links.original = func(seq uint64) (*stored.InputRow, error) { return v.row(ctx, seq) }
+	next := stored.NextInputFunc(ctx, v.js.Conn(), p.log.input.reader, v.cfg.Input.Stream, filter)
+	p.log.input.read = func() (in stored.InputRow, err error) {
+		if in, err = next(); err == nil && v.bodies.read {
+			err = in.Fetch(ctx, v.js.Conn())
 		}
 		return in, err
 	}
 	return nil
 }
 
-// fetch reads the body of a row that is an object, if bodies are read at all.
-func (v *verification) fetch(ctx context.Context, in *stored.InputRow) error {
-	if !v.bodies.read {
-		return nil
-	}
-	return in.Fetch(ctx, v.js.Conn())
-}
-
 // read reads the audit and hands each event to its partition, which reads results and
-// input as far as the events allow.
-func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
-	if audit := v.auditLoss.info; audit != nil {
-		r, err := v.reader(ctx, v.cfg.Audit.Stream, v.cfg.Audit.Subject+"."+v.cfg.Name+".>", audit.State.LastSeq, false)
+// input as far as the events allow. It shows how far it is.
+func (v *verification) read(ctx context.Context, progress io.Writer) error {
+	feed := &auditFeed{
+		report: v.report, stream: v.cfg.Audit.Stream, erasures: v.erasures, runs: v.runs, lane: v.lane, parts: v.parts,
+	}
+	bar := terminal.NewBar(ctx, progress, v.total, 0, func(int64, bool) terminal.Beside {
+		return terminal.Beside{First: []string{fmt.Sprintf("%d audit events", feed.events.Load())}}
+	})
+	defer bar.Finish()
+	if audit := v.losses.audit.info; audit != nil {
+		filter := v.cfg.Audit.Subject + "." + v.cfg.Name + ".>"
+		r, err := v.reader(ctx, stored.ReadOptions{Stream: feed.stream, Filters: []string{filter}, Until: audit.State.LastSeq})
 		if err != nil {
 			return err
 		}
-		if err := v.readAudit(v.inOrder(ctx, r), bar); err != nil {
+		if err := feed.run(v.erasures.inOrder(ctx, &v.store, r), bar); err != nil {
 			return err
 		}
 	}
@@ -521,158 +490,31 @@ func (v *verification) read(ctx context.Context, bar *terminal.Bar) error {
 		if err != nil {
 			return err
 		}
-		bar.Set(v.results())
+		bar.Set(resultsOf(v.parts))
 		if p.stats.Pending, err = v.pending(ctx, p); err != nil {
 			return err
 		}
 	}
-	return v.findUnnamed(ctx)
+	return v.objects.findUnnamed(ctx, &v.store, v.parts, v.report)
 }
 
-// results counts the results that are read.
-func (v *verification) results() (n int64) {
-	for _, p := range v.parts {
+// resultsOf counts the results that are read.
+func resultsOf(parts []*partitionVerifier) (n int64) {
+	for _, p := range parts {
 		n += int64(p.stats.Results)
 	}
 	return n
 }
 
-func (v *verification) readAudit(next func() (*jetstream.RawStreamMsg, error), bar *terminal.Bar) error {
-	later, foreign := 0, 0
-	for {
-		m, err := next()
-		if err != nil {
-			return err
-		}
-		if m == nil {
-			break
-		}
-		e, err := auditlog.Decode(m.Data)
-		switch {
-		case errors.Is(err, auditlog.ErrSchemaVersion):
-			later++
-		case err != nil:
-			foreign++
-		default:
-			if err := v.event(e, v.recorded(m, e)); err != nil {
-				return err
-			}
-		}
-		if v.events.Add(1)%1024 == 0 {
-			bar.Set(v.results())
-		}
-	}
-	if later > 0 {
-		v.report.cannot("%d audit events were written by a newer version of the stage: run the verify of "+
-			"that version",
-			later)
-	}
-	if v.cut > 0 {
-		v.report.note("%d events of stream %s are stored shorter than they were recorded, as the "+
-			"server's max_payload was lowered: what is left of them is taken on trust",
-			v.cut, v.cfg.Audit.Stream)
-	}
-	if foreign > 0 {
-		v.report.note("%d messages of stream %s are not audit events and were skipped", foreign,
-			v.cfg.Audit.Stream)
-	}
-	return nil
-}
-
-// recorded returns the hash of an event as it was recorded. An event that was cut to fit
-// into the stream, or whose row was erased, is stored together with its original hash.
-func (v *verification) recorded(m *jetstream.RawStreamMsg, e *auditlog.Event) proof.Hash {
-	if len(m.Header[streams.HeaderErased]) > 0 {
-		if r := e.Row; r != nil && r.Source != auditlog.SourceDedupe && r.Partition >= 0 && int(r.Partition) < len(v.parts) {
-			v.parts[r.Partition].used += uint64(max(0, r.Attempts+r.CapacityRetries)) //nolint:gosec // not negative
-		}
-	}
-	erased := len(m.Header[streams.HeaderErased]) > 0 && v.hasTombstone(e)
-	if whole := m.Header.Get(proof.HeaderRecorded); whole != "" && (erased || truncated(e)) {
-		if !erased {
-			v.cut++
-		}
-		hash, _ := proof.ParseHash(whole) // a wrong text gives the hash of no event
-		return hash
-	}
-	if e.Row == nil && e.Call == nil {
-		return proof.Hash{}
-	}
-	return proof.HashOf(m.Data)
-}
-
-// hasTombstone reports whether a row that an event is about was erased. Without that the
-// hash which a copy carries would cover any change of an event.
-func (v *verification) hasTombstone(e *auditlog.Event) bool {
-	var rows []uint64
-	switch {
-	case e.Partition < 0 || int(e.Partition) >= len(v.entombed):
-		return false
-	case e.Row != nil:
-		rows = []uint64{e.Row.Sequence}
-	case e.Call != nil && len(e.Call.Rows) > 0:
-		rows = e.Call.Rows
-	case e.Call != nil:
-		rows = []uint64{e.Call.Sequence}
-	}
-	return slices.ContainsFunc(rows, func(row uint64) bool { return v.entombed[e.Partition][row] })
-}
-
-// truncated reports whether an event says that parts of it were left out. Only such an
-// event may stand by a hash that it carries itself. Otherwise somebody could alter any
-// event and store the old hash beside it.
-func truncated(e *auditlog.Event) bool {
-	return e.Call != nil && e.Call.Truncated || e.Row != nil && e.Row.Truncated
-}
-
-// event hands an event, and its hash, to its run and its partition.
-func (v *verification) event(e *auditlog.Event, hash proof.Hash) error {
-	var p *partitionVerifier // stays nil if the event is about no row
-	if e.Partition >= 0 && int(e.Partition) < len(v.parts) {
-		p = v.parts[e.Partition]
-	}
-	switch c := e.Call; {
-	case e.Batch != nil:
-		v.lane.event(e.Batch)
-		return nil
-	case c == nil:
-	case c.Lane != "" && p != nil:
-		v.runs.call(c, v.lane.call(c, p.term(c.Owner).epoch))
-	default:
-		v.lane.wentLive(c)
-		v.runs.call(c, true)
-	}
-	if e.Call != nil && e.Call.Unused {
-		return nil // the row was answered by others
-	}
-	if p == nil || e.Row == nil && (e.Call == nil || e.Call.Sequence == 0) {
-		return nil
-	}
-	if e.Call == nil {
-		return p.event(e, hash)
-	}
-	p.checkParts(e.Call)
-	for call := range e.Call.EachRow() {
-		one := *e
-		one.Call = call
-		if err := p.event(&one, hash); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // pending counts the rows after the high-water mark, or nil if it is unknown.
 func (v *verification) pending(ctx context.Context, p *partitionVerifier) (*uint64, error) {
-	n := uint64(0)
-	switch {
-	case p.input == nil:
+	n := p.log.pendingAhead
+	switch in := &p.log.input; {
+	case in.read == nil:
 		return nil, nil //nolint:nilnil // unknown
-	case p.rows != nil && p.nextInput.Seq != 0:
-		n = p.rows.Left + 1 + p.pendingAhead
-	case p.rows != nil:
-		n = p.pendingAhead
-	case p.rows == nil:
+	case in.reader != nil && in.next.Seq != 0:
+		n += in.reader.Left + 1
+	case in.reader == nil:
 		c, err := v.js.Consumer(ctx, v.cfg.Input.Stream, streams.DurableName(v.cfg.Name, p.stats.Partition))
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return nil, nil //nolint:nilnil // as above

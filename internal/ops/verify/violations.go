@@ -13,9 +13,9 @@ import (
 // docs/verify.md lists what each means. A new check is a kind, its line in checks of the
 // tests, and a call of violate where the streams show it:
 //
-//   - on a result alone or among the others: order.go and chained.go
+//   - on a result alone or among the others: log.go, keyed.go and chained.go
 //   - against its row: links.go
-//   - against its audit: partition.go and items.go
+//   - against its audit: auditor.go and items.go
 //   - on a whole run: runs.go
 //   - on a batch: batches.go
 type violationKind string
@@ -80,6 +80,18 @@ func (r *Report) violate(kind violationKind, partition int, seq uint64, format s
 	if l.ByKind[kind] <= violationsKept {
 		l.First = append(l.First, violation{Kind: kind, Partition: partition, Sequence: seq, Text: fmt.Sprintf(format, args...)})
 	}
+}
+
+// findings are what is found in one partition: its counts, and its violations, which go into
+// the report of the whole stage.
+type findings struct {
+	report *Report
+	stats  verifiedPartition
+}
+
+// violate notes a violation of the partition; seq is 0 if no single row is concerned.
+func (f *findings) violate(kind violationKind, seq uint64, format string, args ...any) {
+	f.report.violate(kind, f.stats.Partition, seq, format, args...)
 }
 
 // write prints the violations, and how many of each kind are not named.
