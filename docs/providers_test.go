@@ -55,7 +55,7 @@ func TestEveryExampleOfAProviderWorks(t *testing.T) {
 // TestEveryExtraBodyOfAProviderIsAccepted checks the settings that the text names in passing.
 func TestEveryExtraBodyOfAProviderIsAccepted(t *testing.T) {
 	var text []byte
-	for _, page := range []string{"providers.md", "replies.md"} {
+	for _, page := range []string{"providers.md", "requests.md", "replies.md"} {
 		page, err := os.ReadFile(page) //nolint:gosec // of the repository
 		if err != nil {
 			t.Fatal(err)

@@ -112,7 +112,7 @@ func TestMembersOfARequestHaveTheirPlaces(t *testing.T) {
 	others := strings.Repeat(" | "+nowhere, len(wires)-1) + " |\n"
 	table += "| " + strings.Join(chatAlone, ", ") + " | the same" + others
 	table += "| " + strings.Join(refused, ", ") + " | " + nowhere + others
-	const path = "../../docs/providers.md"
+	const path = "../../docs/requests.md"
 	text := must.Value(os.ReadFile(path))(t)
 	before, rest, found := strings.Cut(string(text), membersOpen)
 	_, after, closed := strings.Cut(rest, membersClose)

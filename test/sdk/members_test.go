@@ -19,9 +19,9 @@ import (
 )
 
 // TestEveryMemberOfOpenAIsRequestIsDocumented finds members that OpenAI has added since the
-// table of docs/providers.md was written, which a test of llm/row checks cell by cell.
+// table of docs/requests.md was written, which a test of llm/row checks cell by cell.
 func TestEveryMemberOfOpenAIsRequestIsDocumented(t *testing.T) {
-	text := must.Value(os.ReadFile("../../docs/providers.md"))(t)
+	text := must.Value(os.ReadFile("../../docs/requests.md"))(t)
 	_, table, _ := strings.Cut(string(text), "<!-- members of a request, written by a test -->")
 	table, _, _ = strings.Cut(table, "<!-- end of the members -->")
 	params := reflect.TypeFor[openai.ChatCompletionNewParams]()
@@ -33,7 +33,7 @@ func TestEveryMemberOfOpenAIsRequestIsDocumented(t *testing.T) {
 		}
 		members++
 		if !strings.Contains(table, "`"+name+"`") {
-			t.Errorf("docs/providers.md does not have the member %s: add it to the table of llm/row/request_test.go", name)
+			t.Errorf("docs/requests.md does not have the member %s: add it to the table of llm/row/request_test.go", name)
 		}
 	}
 	if members < 30 {

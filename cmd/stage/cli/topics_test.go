@@ -40,9 +40,9 @@ func TestWordsLeadToTheirPage(t *testing.T) {
 		"exactly once": "docs/reliability.md#guaranteed", "duplicates": "docs/reliability.md#guaranteed",
 		"cost": "docs/cost.md#what-was-spent", "price": "docs/cost.md#prices", "ceiling": "docs/cost.md#a-cost-ceiling",
 		"retry": "docs/jobs.md#failed-rows", "429": "docs/throttle.md", "Rate Limits": "docs/throttle.md",
-		"dead letter": "docs/reliability.md#not-guaranteed", "dead-letter": "docs/reliability.md#not-guaranteed", "schema": "docs/providers.md#schemas",
+		"dead letter": "docs/reliability.md#not-guaranteed", "dead-letter": "docs/reliability.md#not-guaranteed", "schema": "docs/requests.md#schemas",
 		"batch": "docs/lane.md", "kubernetes": "deploy/helm/llm-stage/README.md", "azure": "docs/providers.md#azure-openai",
-		"key": "docs/providers.md#secrets", "proxy": "docs/providers.md#any-other-server", "permissions": "docs/permissions.md",
+		"key": "docs/requests.md#secrets", "proxy": "docs/providers.md#any-other-server", "permissions": "docs/permissions.md",
 		"dashboard": "docs/dashboard.md", "metrics": "docs/operations.md#alerts", "utf-16": "docs/files.md#formats",
 	} {
 		for _, args := range [][]string{{words}, strings.Fields(words), append([]string{"settings"}, strings.Fields(words)...)} {
