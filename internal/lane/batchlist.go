@@ -3,8 +3,9 @@ package lane
 import "slices"
 
 // batchList is the batches of a term, in the order of their intents, until their records
-// are purged. A row that is in several of them belongs to the last one: in the others it
-// is rowMoved.
+// are purged. That is the order of the records in the stream, which the times in them may
+// contradict: each owner writes its own clock. A row that is in several batches belongs to
+// the last one: in the others it is rowMoved.
 type batchList struct {
 	all []*batch
 }

@@ -2,14 +2,13 @@ package lane
 
 import (
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// recover takes over the batches that earlier terms have recorded. The last record of a
-// batch says where to go on:
+// recover takes over the batches that earlier terms have recorded. The records come in the
+// order of the stream, and the last one of a batch says where to go on:
 //
 //	intent      it may have been created or not: look at the provider
 //	submitted   it was created: poll it
@@ -49,7 +48,6 @@ func (d *desk) recover(records []Record, now time.Time) {
 			}
 		}
 	}
-	slices.SortStableFunc(d.batches.all, func(a, b *batch) int { return a.intent.Compare(b.intent) })
 	for _, b := range d.batches.all {
 		d.takeOver(b, now)
 	}
