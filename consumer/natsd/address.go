@@ -38,20 +38,15 @@ func (a Address) Format(f fmt.State, _ rune) {
 // does: an address file left by a killed process is distinguished from a live one by the
 // lock, which dies with its process.
 func Discover(dir string) (a Address, ok bool, err error) {
+	if locked, err := isLocked(dir); err != nil || !locked {
+		return Address{}, false, err
+	}
 	raw, err := os.ReadFile(filepath.Join(dir, addressFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return Address{}, false, nil
 	}
 	if err != nil {
 		return Address{}, false, fmt.Errorf("embedded server address: %w", err)
-	}
-	lock, err := lockDir(dir)
-	if err == nil {
-		_ = lock.Close()
-		return Address{}, false, nil
-	}
-	if !errors.Is(err, ErrLocked) {
-		return Address{}, false, err
 	}
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return Address{}, false, fmt.Errorf("embedded server address: %s: %w", filepath.Join(dir, addressFile), err)
@@ -76,8 +71,14 @@ func writeAddress(dir string, a Address) error {
 	return nil
 }
 
-// lockPoll is the time between two attempts to take a lock.
-const lockPoll = 50 * time.Millisecond
+const (
+	// lockPoll is the time between two attempts to take a lock that a command holds.
+	lockPoll = 50 * time.Millisecond
+	// lookPoll is the time between two attempts to take a lock that is only looked at, and
+	// lookWait is how long it is tried. A look takes microseconds.
+	lookPoll = 5 * time.Millisecond
+	lookWait = time.Second
+)
 
 // Lock takes the directory's lock, so that no server starts on it until release is
 // called. It waits at most so long for a command to end that has the store open. It
@@ -98,11 +99,29 @@ func Lock(dir string, wait time.Duration) (release func(), err error) {
 	}
 }
 
-// lockDir takes the directory's lock without waiting. Closing it, or the end of the
-// process, releases it. The holder may remove the file together with the directory, so
-// the lock counts only if the file is still the one of that name: else two processes
-// might hold two files.
+// lockDir takes the directory's lock without waiting for who holds it: only the looks of
+// [isLocked] are waited for. Closing the lock, or the end of the process, releases it. An
+// address that is there by now is of a server that was killed, and is removed.
 func lockDir(dir string) (*flock.Flock, error) {
+	for end := time.Now().Add(lookWait); ; time.Sleep(lookPoll) {
+		lock, err := tryLock(dir)
+		if err == nil {
+			_ = os.Remove(filepath.Join(dir, addressFile))
+			return lock, nil
+		}
+		if !errors.Is(err, ErrLocked) || !time.Now().Before(end) {
+			return nil, err
+		}
+		if locked, unread := isLocked(dir); locked || unread != nil {
+			return nil, err
+		}
+	}
+}
+
+// tryLock takes the directory's lock. The holder may remove the file together with the
+// directory, so the lock counts only if the file is still the one of that name: else two
+// processes might hold two files.
+func tryLock(dir string) (*flock.Flock, error) {
 	path := filepath.Join(dir, lockFile)
 	lock := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR), flock.SetPermissions(0o600))
 	ok, err := lock.TryLock()
@@ -115,6 +134,24 @@ func lockDir(dir string) (*flock.Flock, error) {
 		return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
 	}
 	return lock, nil
+}
+
+// isLocked looks whether a process holds the directory's lock, and creates nothing. It
+// shares the lock for that moment, so of two processes that look at once neither takes the
+// other for a server.
+func isLocked(dir string) (bool, error) {
+	path := filepath.Join(dir, lockFile)
+	lock := flock.New(path, flock.SetFlag(os.O_RDONLY))
+	ok, err := lock.TryRLock()
+	named := ok && isNamed(lock, path)
+	_ = lock.Close()
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at the lock of %s: %w", dir, err)
+	}
+	return !named, nil // another file of that name has a holder, as far as this look can tell
 }
 
 // isNamed reports whether the file that is locked is still the one at path.
