@@ -451,7 +451,7 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 	if err == nil {
 		call.reached(stepConnected | stepSent | stepReplied)
 		if r.Method == http.MethodGet && resp.StatusCode/100 == 3 {
-			next, _ = u.Parse(resp.Header.Get("Location"))
+			next, _ = resp.Location() // without one the redirect is the answer
 			if next != nil && next.Scheme != "https" && next.Scheme != c.base.Scheme {
 				next = nil
 			}
