@@ -57,6 +57,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -256,38 +257,10 @@ type Consumer struct {
 // New checks the configuration and returns a Consumer; [Consumer.Run] does the work. It
 // makes no request.
 func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
-	var found []error
-	for name, value := range map[string]string{
-		"Name": cfg.Name, "InputStream": cfg.InputStream, "InputSubject": cfg.InputSubject,
-		"ResultStream": cfg.ResultStream, "ResultSubject": cfg.ResultSubject,
-	} {
-		if value == "" {
-			found = append(found, fmt.Errorf("consumer: %s is empty", name))
-		}
-	}
-	if cfg.Executor == nil || cfg.Recorder == nil || cfg.Logger == nil {
-		found = append(found, errors.New("consumer: Executor, Recorder and Logger are required"))
-	}
-	if cfg.Order == streams.OrderKey && cfg.Key == nil {
-		found = append(found, errors.New("consumer: Key is required where Order is key"))
-	}
-	if cfg.Lane != nil && (!cfg.Journal || cfg.LaneRows < 1) {
-		found = append(found, errors.New("consumer: Journal and LaneRows are required where there is a Lane"))
-	}
-	if strings.Contains(cfg.InputSubject, streams.PartitionToken) {
-		found = append(found, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
-	}
-	if err := errors.Join(found...); err != nil {
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	cfg.DurableConfig = cfg.WithDefaults()
-	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 256<<20)
-	if cfg.Order != streams.OrderKey {
-		cfg.OrderKey = ""
-	}
-	if cfg.Explain == nil {
-		cfg.Explain = error.Error
-	}
+	cfg.setDefaults()
 	js, err := streams.JetStream(nc)
 	if err != nil {
 		return nil, fmt.Errorf("consumer: %w", err)
@@ -322,19 +295,56 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 	return c, nil
 }
 
+// validate returns everything that is wrong with the configuration, or nil.
+func (cfg *Config) validate() error {
+	var found []error
+	for _, required := range []struct{ name, value string }{
+		{"Name", cfg.Name}, {"InputStream", cfg.InputStream}, {"InputSubject", cfg.InputSubject},
+		{"ResultStream", cfg.ResultStream}, {"ResultSubject", cfg.ResultSubject},
+	} {
+		if required.value == "" {
+			found = append(found, fmt.Errorf("consumer: %s is empty", required.name))
+		}
+	}
+	if cfg.Executor == nil || cfg.Recorder == nil || cfg.Logger == nil {
+		found = append(found, errors.New("consumer: Executor, Recorder and Logger are required"))
+	}
+	if cfg.Order == streams.OrderKey && cfg.Key == nil {
+		found = append(found, errors.New("consumer: Key is required where Order is key"))
+	}
+	if cfg.Lane != nil && (!cfg.Journal || cfg.LaneRows < 1) {
+		found = append(found, errors.New("consumer: Journal and LaneRows are required where there is a Lane"))
+	}
+	if strings.Contains(cfg.InputSubject, streams.PartitionToken) {
+		found = append(found, fmt.Errorf("consumer: InputSubject %q must name one partition", cfg.InputSubject))
+	}
+	return errors.Join(found...)
+}
+
+// setDefaults fills in what may be left out.
+func (cfg *Config) setDefaults() {
+	cfg.DurableConfig = cfg.WithDefaults()
+	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 256<<20)
+	if cfg.Order != streams.OrderKey {
+		cfg.OrderKey = ""
+	}
+	if cfg.Explain == nil {
+		cfg.Explain = error.Error
+	}
+}
+
 // Status returns a snapshot. Safe for concurrent use.
 func (c *Consumer) Status() Status {
 	c.mu.Lock()
 	s := c.status
 	c.mu.Unlock()
-	s.Problem, s.Paused = c.problems.String(), c.steer.paused.Load()
-	s.Holds = s.holds(&c.problems)
-	if full := c.storable.problem(); full != "" {
-		s.Problem = strings.TrimSuffix(full+"; "+s.Problem, "; ")
+	s.Paused, s.Holds = c.steer.paused.Load(), s.holds(&c.problems)
+	var audit string
+	if why := c.cfg.Recorder.Problem(); why != "" {
+		audit = "audit: " + why
 	}
-	if audit := c.cfg.Recorder.Problem(); audit != "" {
-		s.Problem = strings.TrimPrefix(s.Problem+"; audit: "+audit, "; ")
-	}
+	found := []string{c.storable.problem(), c.problems.String(), audit}
+	s.Problem = strings.Join(slices.DeleteFunc(found, func(why string) bool { return why == "" }), "; ")
 	return s
 }
 

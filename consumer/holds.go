@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,17 +23,20 @@ var kindOf = map[string]hold.Kind{
 	problemPut: hold.ObjectStore, problemGet: hold.ObjectStore,
 }
 
-// holds returns the problems as reasons why the rows of a partition wait.
+// holds returns the problems as reasons why the rows of a partition wait, in the order of
+// the kinds, and those of one kind by area.
 func (p *problems) holds(partition int) (list []hold.Hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for area, problem := range p.why {
+	for _, area := range slices.Sorted(maps.Keys(p.why)) {
 		h := hold.OfPartition(partition, kindOf[area])
-		h.Why, h.Since = problem.why, problem.since
+		h.Why, h.Since = p.why[area].why, p.why[area].since
 		list = append(list, h)
 	}
 	order := hold.Kinds()
-	slices.SortFunc(list, func(a, b hold.Hold) int { return slices.Index(order, a.Kind) - slices.Index(order, b.Kind) })
+	slices.SortStableFunc(list, func(a, b hold.Hold) int {
+		return cmp.Compare(slices.Index(order, a.Kind), slices.Index(order, b.Kind))
+	})
 	return list
 }
 
