@@ -162,7 +162,7 @@ bench-night: ## how long 100,000 rows of 1.2 s take, one call at a time and with
 docs: docs-table ## regenerate the tables and pages that follow from the code, and .env.example; takes seconds
 
 .PHONY: docs-table
-docs-table: ## regenerate the table of docs/settings.md, .env.example, the lists of docs/permissions.md, the table of docs/holds.md and docs/schemas/asyncapi.yaml
+docs-table: ## regenerate the table of docs/settings.md, .env.example, the lists of docs/permissions.md, the tables of docs/holds.md and docs/metrics.md, and docs/schemas/asyncapi.yaml
 	@mkdir -p bin
 	@go run ./cmd/stage config --markdown >bin/config.md
 	@awk ' \
@@ -176,6 +176,7 @@ docs-table: ## regenerate the table of docs/settings.md, .env.example, the lists
 	@go test -count=1 ./internal/permissions -run '^TestThePageSaysWhatTheRulesSay$$' -update >/dev/null || { echo 'docs/permissions.md was not regenerated' >&2; exit 1; }
 	@go test -count=1 ./docs/schemas -run '^TestTheAsyncAPIDocumentIsTrue$$' -update >/dev/null || { echo 'docs/schemas/asyncapi.yaml was not regenerated' >&2; exit 1; }
 	@go test -count=1 ./internal/hold -run '^TestThePageHasEachKind$$' -update >/dev/null || { echo 'docs/holds.md was not regenerated' >&2; exit 1; }
+	@go test -count=1 ./docs -run '^TestThePageHasEachMetric$$' -update >/dev/null || { echo 'docs/metrics.md was not regenerated' >&2; exit 1; }
 
 # One run of the demo is recorded from its terminal, and its dashboard pictured when it has seen two drops of the capacity.
 .PHONY: docs-pictures

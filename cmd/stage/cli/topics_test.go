@@ -43,7 +43,7 @@ func TestWordsLeadToTheirPage(t *testing.T) {
 		"dead letter": "docs/reliability.md#not-guaranteed", "dead-letter": "docs/reliability.md#not-guaranteed", "schema": "docs/requests.md#schemas",
 		"batch": "docs/lane.md", "kubernetes": "deploy/helm/llm-stage/README.md", "azure": "docs/providers.md#azure-openai",
 		"key": "docs/requests.md#secrets", "proxy": "docs/providers.md#any-other-server", "permissions": "docs/permissions.md",
-		"dashboard": "docs/dashboard.md", "metrics": "docs/operations.md#alerts", "utf-16": "docs/files.md#formats",
+		"dashboard": "docs/dashboard.md", "metrics": "docs/metrics.md", "alerts": "docs/operations.md#alerts", "utf-16": "docs/files.md#formats",
 	} {
 		for _, args := range [][]string{{words}, strings.Fields(words), append([]string{"settings"}, strings.Fields(words)...)} {
 			if m := pageLine.FindStringSubmatch(help(args...)); m == nil || m[1] != want {
