@@ -30,7 +30,7 @@ func NewChain(ctx context.Context, js jetstream.JetStream, stages []*config.Conf
 	c.Plans = append(c.Plans, first)
 	for _, cfg := range stages[1:] {
 		later := Options{Partition: -1, By: o.By, Asked: o.Asked, DeleteBatch: o.DeleteBatch, Step: o.Step, Resume: o.Resume}
-		if !o.Resume || len(first.rows) > 0 {
+		if !o.Resume || len(first.rows.list) > 0 {
 			later.Origin = first.isOrigin
 		}
 		p, err := New(ctx, js, cfg, later)
@@ -44,7 +44,7 @@ func NewChain(ctx context.Context, js jetstream.JetStream, stages []*config.Conf
 
 // isOrigin reports whether the first row of a chain is one that is chosen.
 func (p *Plan) isOrigin(stream string, seq uint64) bool {
-	return stream == p.cfg.Input.Stream && p.byRow[seq] != nil
+	return stream == p.cfg.Input.Stream && p.rows.byRow[seq] != nil
 }
 
 // Execute erases from the last stage to the first.

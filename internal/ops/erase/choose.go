@@ -37,48 +37,60 @@ type partitionLog struct {
 	results    seqset.Set                  // rows above the mark that have a result
 }
 
-// isMissing reports whether a stream does not exist.
-func isMissing(err error) bool { return errors.Is(err, jetstream.ErrStreamNotFound) }
+// chooser finds the rows that the options select, with the places of their results. It reads
+// the log of each partition, and the input where only that can say which rows are meant.
+type chooser struct {
+	*store
+	o      *Options
+	report *Report
+	rows   *chosenRows
+	logs   logs // of the partitions whose rows may be chosen
+}
 
-// choose finds the rows that are meant, with the places of their results.
-func (p *Plan) choose(ctx context.Context) error {
-	partitions, err := stored.Partitions(ctx, p.js, p.cfg)
+// logs are the logs of the partitions that have one.
+type logs []*partitionLog
+
+// of returns the log of a partition. It must be there.
+func (l logs) of(partition int) *partitionLog {
+	i := slices.IndexFunc(l, func(l *partitionLog) bool { return l.number == partition })
+	return l[i]
+}
+
+// all chooses among the rows of all partitions.
+func (c *chooser) all(ctx context.Context) error {
+	partitions, err := stored.Partitions(ctx, c.js, c.cfg)
 	if err != nil {
 		return err
 	}
-	if p.o.Partition >= partitions {
-		return config.Invalid(fmt.Errorf("--partition %d: there are %d, counted from 0", p.o.Partition, partitions))
+	if c.o.Partition >= partitions {
+		return config.Invalid(fmt.Errorf("--partition %d: there are %d, counted from 0", c.o.Partition, partitions))
 	}
 	for number := range partitions {
-		if p.o.Partition >= 0 && number != p.o.Partition {
+		if c.o.Partition >= 0 && number != c.o.Partition {
 			continue
 		}
-		if err := p.chooseOf(ctx, number); err != nil {
+		if err := c.chooseOf(ctx, number); err != nil {
 			return fmt.Errorf("partition %d: %w", number, err)
 		}
 	}
-	waits := make(map[uint64]bool, len(p.report.Pending))
-	for _, w := range p.report.Pending {
-		waits[w.Row] = true
-	}
-	p.rows = slices.DeleteFunc(p.rows, func(e *erasure) bool { return waits[e.row] })
-	slices.SortFunc(p.rows, func(a, b *erasure) int { return cmp.Compare(a.row, b.row) })
-	slices.SortFunc(p.report.Pending, func(a, b Pending) int { return cmp.Compare(a.Row, b.Row) })
-	return p.unknown(ctx)
+	c.rows.drop(c.report.Pending)
+	c.rows.sort()
+	slices.SortFunc(c.report.Pending, func(a, b Pending) int { return cmp.Compare(a.Row, b.Row) })
+	return c.unknown(ctx)
 }
 
 // unknown refuses single rows that are nowhere.
-func (p *Plan) unknown(ctx context.Context) error {
-	if p.o.Partition >= 0 {
+func (c *chooser) unknown(ctx context.Context) error {
+	if c.o.Partition >= 0 {
 		return nil
 	}
-	for _, r := range p.o.Rows {
-		pending := slices.ContainsFunc(p.report.Pending, func(w Pending) bool { return w.Row == r.First })
-		if r.First != r.Last || pending || p.byRow[r.First] != nil {
+	for _, r := range c.o.Rows {
+		pending := slices.ContainsFunc(c.report.Pending, func(w Pending) bool { return w.Row == r.First })
+		if r.First != r.Last || pending || c.rows.byRow[r.First] != nil {
 			continue
 		}
 		why := "no result of it is stored, and it is not in the input"
-		if m, err := streams.MessageAt(ctx, p.nc, p.cfg.Input.Stream, r.First); err == nil && m != nil {
+		if m, err := streams.MessageAt(ctx, c.nc, c.cfg.Input.Stream, r.First); err == nil && m != nil {
 			why = fmt.Sprintf("it is on %s, which is no row of this stage's input", m.Subject)
 		}
 		return config.Invalid(fmt.Errorf("--row %d: there is no such row: %s", r.First, why))
@@ -86,23 +98,23 @@ func (p *Plan) unknown(ctx context.Context) error {
 	return nil
 }
 
-func (p *Plan) chooseOf(ctx context.Context, number int) error {
-	log, err := p.openLog(ctx, number)
+func (c *chooser) chooseOf(ctx context.Context, number int) error {
+	log, err := c.openLog(ctx, number)
 	if err != nil || log.end == 0 {
 		return err
 	}
-	p.logs = append(p.logs, log)
-	fields, err := p.byField(ctx, number)
+	c.logs = append(c.logs, log)
+	fields, err := c.byField(ctx, number)
 	if err != nil {
 		return err
 	}
 	var chosen seqset.Set
 	choose := func(row uint64, h nats.Header) bool {
-		return chosen.Has(row) || fields.Has(row) || p.named(row) || p.ofKey(h) || p.ofOrigin(h)
+		return chosen.Has(row) || fields.Has(row) || c.named(row) || c.ofKey(h) || c.ofOrigin(h)
 	}
 	unfinished := make(map[uint64]bool)
-	err = p.eachResult(ctx, log, func(at, row uint64, h nats.Header) {
-		if first := streams.Replaced(h, p.cfg.Name, p.cfg.Input.Stream); first > 0 {
+	err = c.eachResult(ctx, log, func(at, row uint64, h nats.Header) {
+		if first := streams.Replaced(h, c.cfg.Name, c.cfg.Input.Stream); first > 0 {
 			log.replaces[row] = first
 		} else if first := streams.Replaces(h); first > 0 {
 			log.replaces[row] = first
@@ -127,16 +139,16 @@ func (p *Plan) chooseOf(ctx context.Context, number int) error {
 			chosen.Add(row)
 		}
 	}
-	p.together(log, &chosen)
-	if err := p.waiting(ctx, log, &chosen, fields); err != nil {
+	c.together(log, &chosen)
+	if err := c.waiting(ctx, log, &chosen, fields); err != nil {
 		return err
 	}
-	return p.place(ctx, log, &chosen)
+	return c.place(ctx, log, &chosen)
 }
 
 // together adds the rows that are the same row's data: a row that was redriven, and each
 // of its copies.
-func (p *Plan) together(log *partitionLog, chosen *seqset.Set) {
+func (c *chooser) together(log *partitionLog, chosen *seqset.Set) {
 	firsts := make(map[uint64]bool)
 	for row, first := range log.replaces {
 		if chosen.Has(row) || chosen.Has(first) {
@@ -152,35 +164,35 @@ func (p *Plan) together(log *partitionLog, chosen *seqset.Set) {
 }
 
 // place notes where the results of the chosen rows are.
-func (p *Plan) place(ctx context.Context, log *partitionLog, chosen *seqset.Set) error {
+func (c *chooser) place(ctx context.Context, log *partitionLog, chosen *seqset.Set) error {
 	for row, t := range log.tombstones {
 		if chosen.Has(row) {
-			p.row(log.number, row).tombstone = t
+			c.rows.take(log.number, row).tombstone = t
 		}
 	}
-	return p.eachResult(ctx, log, func(at, row uint64, h nats.Header) {
+	return c.eachResult(ctx, log, func(at, row uint64, h nats.Header) {
 		switch {
 		case !chosen.Has(row):
 		case row > log.low:
-			p.wait(log.number, row, "its result is above the low-water mark, row %d: an earlier row still waits", log.low)
+			c.report.wait(log.number, row, "its result is above the low-water mark, row %d: an earlier row still waits", log.low)
 		default:
-			e := p.row(log.number, row)
+			e := c.rows.take(log.number, row)
 			e.at, e.header = at, h
 		}
 	})
 }
 
 // openLog reads what is needed of the log before its results are.
-func (p *Plan) openLog(ctx context.Context, number int) (*partitionLog, error) {
+func (c *chooser) openLog(ctx context.Context, number int) (*partitionLog, error) {
 	log := &partitionLog{
 		number: number, tombstones: make(map[uint64]*proof.Tombstone), replaces: make(map[uint64]uint64), earlier: make(map[string]bool),
 	}
-	last, err := streams.LastMessage(ctx, p.nc, p.cfg.Result.Stream, streams.LogFilter(p.cfg.Result.Subject, p.cfg.Name, number))
+	last, err := streams.LastMessage(ctx, c.nc, c.cfg.Result.Stream, streams.LogFilter(c.cfg.Result.Subject, c.cfg.Name, number))
 	if err != nil || last == nil {
 		return log, err
 	}
 	log.end, log.low = last.Sequence, lowOf(last.Header)
-	claims, err := stored.ReadClaims(ctx, p.js, p.cfg, number, last.Sequence)
+	claims, err := stored.ReadClaims(ctx, c.js, c.cfg, number, last.Sequence)
 	if err != nil {
 		return nil, err
 	}
@@ -193,11 +205,11 @@ func (p *Plan) openLog(ctx context.Context, number int) (*partitionLog, error) {
 		if first > 0 {
 			log.since = claims[first].At
 		}
-		for _, c := range claims[:first] {
-			log.earlier[c.Owner] = true
+		for _, claim := range claims[:first] {
+			log.earlier[claim.Owner] = true
 		}
 	}
-	return log, p.readTombstones(ctx, log)
+	return log, c.readTombstones(ctx, log)
 }
 
 // lowOf returns the row up to which every row has its result, by the last message of a
@@ -216,8 +228,8 @@ func lowOf(h nats.Header) uint64 {
 
 // readTombstones reads what was erased of the present input's rows, the newest tombstone
 // of each.
-func (p *Plan) readTombstones(ctx context.Context, log *partitionLog) error {
-	return erased.Each(ctx, p.js, p.cfg, log.number, func(t *proof.Tombstone) error {
+func (c *chooser) readTombstones(ctx context.Context, log *partitionLog) error {
+	return erased.Each(ctx, c.js, c.cfg, log.number, func(t *proof.Tombstone) error {
 		if t.Sequence >= log.since {
 			log.tombstones[t.Row] = t
 		}
@@ -226,17 +238,11 @@ func (p *Plan) readTombstones(ctx context.Context, log *partitionLog) error {
 }
 
 // eachResult calls f with each result of a row of the present input.
-func (p *Plan) eachResult(ctx context.Context, log *partitionLog, f func(at, row uint64, h nats.Header)) error {
-	r, err := stored.OpenReader(ctx, p.js, p.cfg.Result.Stream, stored.LogSubject(p.cfg, log.number, "rows"), log.end, true)
-	if err != nil {
-		return err
+func (c *chooser) eachResult(ctx context.Context, log *partitionLog, f func(at, row uint64, h nats.Header)) error {
+	o := stored.ReadOptions{
+		Stream: c.cfg.Result.Stream, Filters: []string{stored.LogSubject(c.cfg, log.number, "rows")}, Until: log.end, HeadersOnly: true,
 	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
+	return stored.Each(ctx, c.js, o, func(m *jetstream.RawStreamMsg) error {
 		row, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 		if err == nil && m.Sequence >= log.since {
 			if row > log.low {
@@ -244,55 +250,50 @@ func (p *Plan) eachResult(ctx context.Context, log *partitionLog, f func(at, row
 			}
 			f(m.Sequence, row, m.Header)
 		}
-	}
+		return nil
+	})
 }
 
-func (p *Plan) named(row uint64) bool {
-	return slices.ContainsFunc(p.o.Rows, func(r Range) bool { return r.First <= row && row <= r.Last })
+// named reports whether a row is among the sequences that are asked for.
+func (c *chooser) named(row uint64) bool {
+	return slices.ContainsFunc(c.o.Rows, func(r Range) bool { return r.First <= row && row <= r.Last })
 }
 
-func (p *Plan) ofKey(h nats.Header) bool {
+func (c *chooser) ofKey(h nats.Header) bool {
 	key := h[streams.HeaderKey]
-	return p.o.Key != nil && len(key) > 0 && key[0] == streams.KeyHeader(*p.o.Key)
+	return c.o.Key != nil && len(key) > 0 && key[0] == streams.KeyHeader(*c.o.Key)
 }
 
-func (p *Plan) ofOrigin(h nats.Header) bool {
-	if p.o.Origin == nil {
+func (c *chooser) ofOrigin(h nats.Header) bool {
+	if c.o.Origin == nil {
 		return false
 	}
 	seq, err := strconv.ParseUint(h.Get(streams.HeaderOriginSeq), 10, 64)
-	return err == nil && p.o.Origin(h.Get(streams.HeaderOriginStream), seq)
-}
-
-// wait notes a row that can't be erased yet.
-func (p *Plan) wait(partition int, row uint64, why string, args ...any) {
-	if !slices.ContainsFunc(p.report.Pending, func(w Pending) bool { return w.Row == row }) {
-		p.report.Pending = append(p.report.Pending, Pending{Partition: partition, Row: row, Why: fmt.Sprintf(why, args...)})
-	}
+	return err == nil && c.o.Origin(h.Get(streams.HeaderOriginStream), seq)
 }
 
 // byField reads the input for the rows that have the member.
-func (p *Plan) byField(ctx context.Context, number int) (rows *seqset.Set, err error) {
+func (c *chooser) byField(ctx context.Context, number int) (rows *seqset.Set, err error) {
 	rows = new(seqset.Set)
-	if p.o.Field == "" {
+	if c.o.Field == "" {
 		return rows, nil
 	}
-	if p.input == nil {
-		p.report.note("stream %s does not exist, and nothing else says which rows have the member %s: "+
+	if c.input == nil {
+		c.report.note("stream %s does not exist, and nothing else says which rows have the member %s: "+
 			"select by --row",
-			p.cfg.Input.Stream, p.o.Field)
+			c.cfg.Input.Stream, c.o.Field)
 		return rows, nil
 	}
-	err = p.eachRow(ctx, number, 1, func(in *stored.InputRow) error {
-		if hasMember(in.Body, p.o.Field, p.o.Value) {
+	err = c.eachRow(ctx, number, 1, func(in *stored.InputRow) error {
+		if hasMember(in.Body, c.o.Field, c.o.Value) {
 			rows.Add(in.Seq)
 		}
 		return nil
 	})
-	if gone := p.input.State.FirstSeq - min(1, p.input.State.FirstSeq) + uint64(p.input.State.NumDeleted); err == nil && gone > 0 { //nolint:gosec // a count
-		p.report.note("%d messages of stream %s are gone, and nothing else says which of those rows had "+
+	if gone := c.input.State.FirstSeq - min(1, c.input.State.FirstSeq) + uint64(c.input.State.NumDeleted); err == nil && gone > 0 { //nolint:gosec // a count
+		c.report.note("%d messages of stream %s are gone, and nothing else says which of those rows had "+
 			"the member %s: select them by --row",
-			gone, p.cfg.Input.Stream, p.o.Field)
+			gone, c.cfg.Input.Stream, c.o.Field)
 	}
 	return rows, err
 }
@@ -311,44 +312,10 @@ func hasMember(body []byte, name, text string) bool {
 	return value[0] == '"' && json.Unmarshal(value, &s) == nil && s == text
 }
 
-// eachRow calls f with the rows of a partition that the input still has, from a sequence
-// on. Rows that are objects are read, too.
-func (p *Plan) eachRow(ctx context.Context, number int, from uint64, f func(*stored.InputRow) error) error {
-	if p.input == nil {
-		return nil
-	}
-	var r *stored.Reader
-	filter := p.cfg.Input.PartitionSubject(number)
-	if p.input.Config.Retention == jetstream.LimitsPolicy {
-		var err error
-		if r, err = stored.Open(ctx, p.js, stored.ReadOptions{
-			Stream: p.cfg.Input.Stream, Filters: []string{filter}, From: from, Until: max(1, p.input.State.LastSeq),
-		}); err != nil {
-			return err
-		}
-		defer r.Close()
-	}
-	next := stored.NextInputFunc(ctx, p.nc, r, p.cfg.Input.Stream, filter)
-	for {
-		in, err := next()
-		if err != nil || in.Seq == 0 {
-			return err
-		}
-		if err := in.Fetch(ctx, p.nc); err != nil {
-			return err
-		}
-		if in.Seq >= from {
-			if err := f(&in); err != nil {
-				return err
-			}
-		}
-	}
-}
-
 // waiting notes the rows of the selection that have no result yet.
-func (p *Plan) waiting(ctx context.Context, log *partitionLog, chosen, fields *seqset.Set) error {
+func (c *chooser) waiting(ctx context.Context, log *partitionLog, chosen, fields *seqset.Set) error {
 	var place rowkey.Place
-	keyed := p.o.Key != nil
+	keyed := c.o.Key != nil
 	if keyed {
 		if log.key == "" {
 			return config.Invalid(errors.New("--key: results are not in order by key (STAGE_ORDER=key), so none has a key: select by --field or --row"))
@@ -359,40 +326,40 @@ func (p *Plan) waiting(ctx context.Context, log *partitionLog, chosen, fields *s
 		}
 	}
 	waits := make(map[uint64]bool) // rows of which a copy has no result yet
-	err := p.eachRow(ctx, log.number, log.low+1, func(in *stored.InputRow) error {
+	err := c.eachRow(ctx, log.number, log.low+1, func(in *stored.InputRow) error {
 		if log.results.Has(in.Seq) || log.tombstones[in.Seq] != nil {
 			return nil
 		}
-		first := streams.Replaced(in.Header, p.cfg.Name, p.cfg.Input.Stream)
+		first := streams.Replaced(in.Header, c.cfg.Name, c.cfg.Input.Stream)
 		again := first > 0 && chosen.Has(first)
 		switch {
-		case p.named(in.Seq), fields.Has(in.Seq), again, p.fromOrigin(in.Header),
-			keyed && place.Of(in.Subject, in.Header, in.Body) == streams.KeyHeader(*p.o.Key):
-			p.wait(log.number, in.Seq, "it has no result yet")
+		case c.named(in.Seq), fields.Has(in.Seq), again, c.fromOrigin(in.Header),
+			keyed && place.Of(in.Subject, in.Header, in.Body) == streams.KeyHeader(*c.o.Key):
+			c.report.wait(log.number, in.Seq, "it has no result yet")
 			waits[first] = again
 		}
 		return nil
 	})
 	for row, first := range log.replaces {
 		if waits[first] {
-			p.wait(log.number, row, "its row was redriven, and has no result yet")
-			p.wait(log.number, first, "it was redriven, and has no result yet")
+			c.report.wait(log.number, row, "its row was redriven, and has no result yet")
+			c.report.wait(log.number, first, "it was redriven, and has no result yet")
 		}
 	}
 	for first := range waits {
 		if waits[first] {
-			p.wait(log.number, first, "it was redriven, and has no result yet")
+			c.report.wait(log.number, first, "it was redriven, and has no result yet")
 		}
 	}
 	return err
 }
 
 // fromOrigin reports whether the result of a row will be of the origins that are selected.
-func (p *Plan) fromOrigin(row nats.Header) bool {
-	if p.o.Origin == nil {
+func (c *chooser) fromOrigin(row nats.Header) bool {
+	if c.o.Origin == nil {
 		return false
 	}
 	stream, text := streams.Origin(row)
 	seq, err := strconv.ParseUint(text, 10, 64)
-	return err == nil && p.o.Origin(stream, seq)
+	return err == nil && c.o.Origin(stream, seq)
 }

@@ -11,20 +11,19 @@
 // and the result goes last. So whatever is killed in between, a tombstone whose result is
 // still there says that an erasure was not finished, and the next one finishes it: each
 // step finds what is left by itself, and does nothing where nothing is.
+//
+// A chooser finds the rows that are meant, a finder what is stored of them, and an eraser
+// removes it. The [Plan] is what lies between the last two.
 package erase
 
 import (
 	"context"
-	"fmt"
+	"crypto/rand"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/ops/proof"
-	"github.com/llm-stage/stage/internal/ops/stored"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -67,63 +66,36 @@ type Range struct{ First, Last uint64 }
 // Batch is a batch at a provider, by the provider's id.
 type Batch struct{ Provider, Model, ID string }
 
-// erasure is one row that is erased. It may have been erased before: then what is left of
-// it is found again.
-type erasure struct {
-	partition int
-	row       uint64
-	at        uint64      // place of its result, or 0 if that is gone already
-	header    nats.Header // of the result
-	tombstone *proof.Tombstone
-	found     []found
-	batches   []Batch
-}
-
-// found is one message, or one object, that goes.
-type found struct {
-	place  Place
-	stream string
-	seq    uint64
-	object string // name in the bucket, for PlaceObject
-	bucket string
-	copied bool // of an event: what stays of it is stored already
-	shared bool // of a call event: it served rows that stay
-}
-
-// Plan is what an erasure will do. It is not safe for concurrent use.
+// Plan is what an erasure will do: the rows, and all that was found of them. It is not safe
+// for concurrent use.
 type Plan struct {
-	js     jetstream.JetStream
-	nc     *nats.Conn
-	cfg    *config.Config
+	store
 	o      Options
 	now    time.Time
 	report *Report
-
-	input, results, audit *jetstream.StreamInfo // input and audit may be nil
-
-	rows  []*erasure
-	byRow map[uint64]*erasure
-	logs  []*partitionLog
-	calls map[Batch]bool // batches that were deleted
+	rows   chosenRows
 }
 
 // New looks up which rows are meant, and all that is stored of them. A selection of rows
 // that never were, or a stream that can't be changed, is a [config.Error].
 func New(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options) (*Plan, error) {
 	p := &Plan{
-		js: js, nc: js.Conn(), cfg: cfg, o: o, now: time.Now().UTC(), byRow: make(map[uint64]*erasure), calls: make(map[Batch]bool),
-		report: &Report{Stage: cfg.Name, Erased: []uint64{}, Pending: []Pending{}, Places: []PlaceCount{}, Notes: []string{}},
+		store: store{js: js, nc: js.Conn(), cfg: cfg}, o: o, now: time.Now().UTC(),
+		rows:   chosenRows{byRow: make(map[uint64]*erasure)},
+		report: &Report{Stage: cfg.Name, Rows: []uint64{}, Erased: []uint64{}, Pending: []Pending{}, Places: []PlaceCount{}, Notes: []string{}},
 	}
-	if err := p.lookAtStreams(ctx); err != nil {
+	if err := p.open(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.choose(ctx); err != nil {
+	choose := chooser{store: &p.store, o: &p.o, report: p.report, rows: &p.rows}
+	if err := choose.all(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.find(ctx); err != nil {
+	find := finder{store: &p.store, report: p.report, rows: &p.rows, logs: choose.logs}
+	if err := find.all(ctx); err != nil {
 		return nil, err
 	}
-	p.count()
+	p.report.count(p.rows.list, p.cfg.Result.Stream)
 	return p, nil
 }
 
@@ -132,83 +104,19 @@ func (p *Plan) Report() *Report { return p.report }
 
 // Empty reports whether there is nothing to do.
 func (p *Plan) Empty() bool {
-	return !slices.ContainsFunc(p.rows, func(e *erasure) bool { return e.at > 0 || len(e.found) > 0 || len(e.batches) > 0 })
+	return !slices.ContainsFunc(p.rows.list, func(e *erasure) bool { return e.at > 0 || len(e.found) > 0 || len(e.batches) > 0 })
 }
 
-// lookAtStreams reads the configurations of the streams that every stage has.
-func (p *Plan) lookAtStreams(ctx context.Context) (err error) {
-	if p.results, err = p.stream(ctx, p.cfg.Result.Stream); err != nil {
-		return err
-	}
-	if p.results == nil {
-		return stored.MissingStream(jetstream.ErrStreamNotFound, p.cfg.Result.Stream, "STAGE_RESULT_STREAM")
-	}
-	if p.input, err = p.stream(ctx, p.cfg.Input.Stream); err != nil {
-		return err
-	}
-	if p.audit, err = p.stream(ctx, p.cfg.Audit.Stream); err != nil {
-		return err
-	}
-	var denied []string
-	for _, info := range []*jetstream.StreamInfo{p.results, p.audit} {
-		if info != nil && Denies(info.Config) {
-			denied = append(denied, info.Config.Name)
-		}
-	}
-	if len(denied) > 0 {
-		return config.Invalid(fmt.Errorf("%s: %s", strings.Join(denied, ", "), WhyDenied))
-	}
-	return nil
-}
+// OwnerPrefix is what the owner of a claim begins with that an erasure has appended.
+const OwnerPrefix = "erase-"
 
-// Denies reports whether nothing can be erased from a stream.
-func Denies(cfg jetstream.StreamConfig) bool { return cfg.DenyDelete || cfg.Sealed }
-
-// WhyDenied says of a stream that denies deletes what to do.
-const WhyDenied = "the stream denies deletes (deny_delete), which no server can undo, so nothing can be erased from it: " +
-	"move its messages to a new stream, as docs/erase.md shows under \"A stream that denies deletes\""
-
-// Denied returns the names of the streams of a stage that deny deletes.
-func Denied(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (names []string, err error) {
-	for _, name := range []string{cfg.Result.Stream, cfg.Audit.Stream} {
-		s, err := streams.Look(ctx, js, name)
-		if err != nil {
-			return nil, err
-		}
-		if Denies(s.CachedInfo().Config) {
-			names = append(names, name)
-		}
+// Execute does what the plan says. All tombstones are stored first. From then on the next
+// erasure finds the rows that this one has left half-erased, after a kill or an error, and
+// finishes them.
+func (p *Plan) Execute(ctx context.Context) error {
+	r := eraser{
+		store: &p.store, o: &p.o, report: p.report, rows: p.rows.list, now: p.now,
+		run: OwnerPrefix + rand.Text()[:12], tried: make(map[Batch]bool),
 	}
-	return names, nil
-}
-
-// stream returns nil for a stream that does not exist.
-func (p *Plan) stream(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
-	s, err := streams.Look(ctx, p.js, name)
-	if isMissing(err) {
-		return nil, nil //nolint:nilnil // that it is missing is an answer
-	}
-	if err != nil {
-		return nil, err
-	}
-	return s.CachedInfo(), nil
-}
-
-// row returns the erasure of a row, and makes it where there is none yet.
-func (p *Plan) row(partition int, row uint64) *erasure {
-	e := p.byRow[row]
-	if e == nil {
-		e = &erasure{partition: partition, row: row}
-		p.byRow[row] = e
-		p.rows = append(p.rows, e)
-	}
-	return e
-}
-
-// step announces a change.
-func (p *Plan) step(format string, args ...any) error {
-	if p.o.Step == nil {
-		return nil
-	}
-	return p.o.Step(fmt.Sprintf(format, args...))
+	return r.all(ctx)
 }

@@ -3,70 +3,80 @@ package erase
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-func (p *Plan) dedupeFilter() string { return config.DedupePrefix + ">" }
-
-func asAPIError(err error) (*jetstream.APIError, bool) {
-	return errors.AsType[*jetstream.APIError](err)
+// eraser does what a plan says: it changes the streams, and notes in the report what is done.
+// It takes four steps, so that a kill in between leaves a tombstone whose result is still
+// there:
+//
+//	bury          the tombstones of all rows are stored
+//	tellResults   a caller that has copied the results removes them there
+//	erase         what was found of each row goes, place by place, and its result last
+//	record        the audit has an event of the erasure
+type eraser struct {
+	*store
+	o      *Options
+	report *Report
+	rows   []*erasure
+	run    string         // the id of this erasure, in claims and in the audit
+	now    time.Time      // of the plan
+	tried  map[Batch]bool // batches whose files were deleted, or could not be
 }
 
-// OwnerPrefix is what the owner of a claim begins with that an erasure has appended.
-const OwnerPrefix = "erase-"
-
-// Execute does what the plan says. All tombstones are stored first. From then on the next
-// erasure finds the rows that this one has left half-erased, after a kill or an error, and
-// finishes them.
-func (p *Plan) Execute(ctx context.Context) error {
-	run := OwnerPrefix + rand.Text()[:12]
-	if err := p.allowed(ctx); err != nil {
+// all erases all rows.
+func (r *eraser) all(ctx context.Context) error {
+	if err := r.allowed(ctx); err != nil {
 		return err
 	}
-	for _, e := range p.rows {
-		if e.at > 0 && (e.tombstone == nil || e.tombstone.Sequence != e.at) {
-			if err := p.bury(ctx, e); err != nil {
+	for _, e := range r.rows {
+		if e.at > 0 && !e.begun() {
+			if err := r.bury(ctx, e); err != nil {
 				return fmt.Errorf("row %d: %w", e.row, err)
 			}
 		}
 	}
-	if err := p.tellResults(ctx); err != nil {
+	if err := r.tellResults(ctx); err != nil {
 		return err
 	}
-	for _, e := range p.rows {
-		if err := p.erase(ctx, e, run); err != nil {
+	for _, e := range r.rows {
+		if err := r.erase(ctx, e); err != nil {
 			return fmt.Errorf("row %d: %w", e.row, err)
 		}
-		p.report.Erased = append(p.report.Erased, e.row)
+		r.report.Erased = append(r.report.Erased, e.row)
 	}
-	if len(p.rows) == 0 {
+	if len(r.rows) == 0 {
 		return nil
 	}
-	return p.record(ctx, run)
+	return r.record(ctx)
+}
+
+// step announces a change.
+func (r *eraser) step(format string, args ...any) error {
+	if r.o.Step == nil {
+		return nil
+	}
+	return r.o.Step(fmt.Sprintf(format, args...))
 }
 
 // tellBytesMax bounds the results that are handed on at once.
 const tellBytesMax = 16 << 20
 
 // tellResults hands the results on, see [Options.Results].
-func (p *Plan) tellResults(ctx context.Context) error {
-	if p.o.Results == nil {
+func (r *eraser) tellResults(ctx context.Context) error {
+	if r.o.Results == nil {
 		return nil
 	}
 	var some []*jetstream.RawStreamMsg
@@ -76,18 +86,18 @@ func (p *Plan) tellResults(ctx context.Context) error {
 		if len(some) == 0 {
 			return nil
 		}
-		if err := p.step("hand on %d results", len(some)); err != nil {
+		if err := r.step("hand on %d results", len(some)); err != nil {
 			return err
 		}
-		err := p.o.Results(ctx, some, stone)
+		err := r.o.Results(ctx, some, stone)
 		some, size = nil, 0
 		return err
 	}
-	for _, e := range p.rows {
+	for _, e := range r.rows {
 		if e.at == 0 {
 			continue
 		}
-		m, err := streams.MessageAt(ctx, p.nc, p.cfg.Result.Stream, e.at)
+		m, err := streams.MessageAt(ctx, r.nc, r.cfg.Result.Stream, e.at)
 		if err != nil {
 			return err
 		}
@@ -105,12 +115,12 @@ func (p *Plan) tellResults(ctx context.Context) error {
 
 // allowed asks whether the user may erase from all streams, so that nothing is half done
 // where one is denied.
-func (p *Plan) allowed(ctx context.Context) error {
+func (r *eraser) allowed(ctx context.Context) error {
 	asked := make(map[string]bool)
-	for _, e := range p.rows {
+	for _, e := range r.rows {
 		all := []string{}
 		if e.at > 0 {
-			all = append(all, p.cfg.Result.Stream)
+			all = append(all, r.cfg.Result.Stream)
 		}
 		for i := range e.found {
 			all = append(all, e.found[i].stream)
@@ -120,7 +130,7 @@ func (p *Plan) allowed(ctx context.Context) error {
 				continue
 			}
 			asked[stream] = true
-			if err := streams.MayErase(ctx, p.nc, stream); err != nil {
+			if err := streams.MayErase(ctx, r.nc, stream); err != nil {
 				return fmt.Errorf("%w; nothing was erased: stage setup --print-permissions --for erase lists what an erasure needs", err)
 			}
 		}
@@ -129,8 +139,8 @@ func (p *Plan) allowed(ctx context.Context) error {
 }
 
 // bury stores the tombstone of a row.
-func (p *Plan) bury(ctx context.Context, e *erasure) error {
-	m, err := streams.MessageAt(ctx, p.nc, p.cfg.Result.Stream, e.at)
+func (r *eraser) bury(ctx context.Context, e *erasure) error {
+	m, err := streams.MessageAt(ctx, r.nc, r.cfg.Result.Stream, e.at)
 	if err != nil {
 		return err
 	}
@@ -142,7 +152,7 @@ func (p *Plan) bury(ctx context.Context, e *erasure) error {
 	if err != nil {
 		return err
 	}
-	t.Who, t.At, t.Removed = p.o.By, p.now, map[string]int{string(PlaceResult): 1}
+	t.Who, t.At, t.Removed = r.o.By, r.now, map[string]int{string(PlaceResult): 1}
 	for i := range e.found {
 		t.Removed[string(e.found[i].place)]++
 	}
@@ -150,18 +160,18 @@ func (p *Plan) bury(ctx context.Context, e *erasure) error {
 	if err != nil {
 		return err
 	}
-	if err := p.step("bury row %d", e.row); err != nil {
+	if err := r.step("bury row %d", e.row); err != nil {
 		return err
 	}
-	_, err = streams.Append(ctx, p.nc, []*nats.Msg{{
-		Subject: stored.ErasedSubject(p.cfg, strconv.Itoa(e.partition), strconv.FormatUint(e.row, 10)), Data: body,
+	_, err = streams.Append(ctx, r.nc, []*nats.Msg{{
+		Subject: stored.ErasedSubject(r.cfg, strconv.Itoa(e.partition), strconv.FormatUint(e.row, 10)), Data: body,
 		Header: nats.Header{
-			streams.HeaderErased: {p.mark()}, jetstream.ExpectedStreamHeader: {p.cfg.Result.Stream},
-			jetstream.MsgIDHeader: {p.stateID(e) + "/erased/" + strconv.FormatUint(e.at, 10)},
+			streams.HeaderErased: {r.mark()}, jetstream.ExpectedStreamHeader: {r.cfg.Result.Stream},
+			jetstream.MsgIDHeader: {r.stateID(e) + "/erased/" + strconv.FormatUint(e.at, 10)},
 		},
 	}})
 	if err != nil {
-		return fmt.Errorf("store its tombstone: %w", streams.Denied(p.nc, err))
+		return fmt.Errorf("store its tombstone: %w", streams.Denied(r.nc, err))
 	}
 	e.tombstone = t
 	return nil
@@ -182,24 +192,24 @@ func newTombstone(m *jetstream.RawStreamMsg) (*proof.Tombstone, error) {
 }
 
 // mark is the value of [streams.HeaderErased].
-func (p *Plan) mark() string { return p.now.Format(time.RFC3339) + " by " + p.o.By }
+func (r *eraser) mark() string { return r.now.Format(time.RFC3339) + " by " + r.o.By }
 
 // erase removes what was found of a row, place by place, and its result last.
-func (p *Plan) erase(ctx context.Context, e *erasure, run string) error {
+func (r *eraser) erase(ctx context.Context, e *erasure) error {
 	for _, place := range places {
 		switch place { //nolint:exhaustive // all others are messages or objects
 		case PlaceBatch:
-			if err := p.deleteBatches(ctx, e); err != nil {
+			if err := r.deleteBatches(ctx, e); err != nil {
 				return err
 			}
 		case PlaceResult:
-			if err := p.removeResult(ctx, e, run); err != nil {
+			if err := r.removeResult(ctx, e); err != nil {
 				return err
 			}
 		default:
 			for i := range e.found {
 				if f := &e.found[i]; f.place == place {
-					if err := p.remove(ctx, e, f); err != nil {
+					if err := r.remove(ctx, e, f); err != nil {
 						return err
 					}
 				}
@@ -210,33 +220,33 @@ func (p *Plan) erase(ctx context.Context, e *erasure, run string) error {
 }
 
 // remove removes one message or object.
-func (p *Plan) remove(ctx context.Context, e *erasure, f *found) error {
+func (r *eraser) remove(ctx context.Context, e *erasure, f *found) error {
 	switch f.place {
 	case PlaceObject:
-		if err := p.step("%s %s/%s", f.place, f.bucket, f.object); err != nil {
+		if err := r.step("%s %s/%s", f.place, f.bucket, f.object); err != nil {
 			return err
 		}
-		return objects.Erase(ctx, p.nc, f.bucket, f.object)
+		return objects.Erase(ctx, r.nc, f.bucket, f.object)
 	case PlaceCalls, PlaceEvents:
-		if err := p.keepRest(ctx, f); err != nil {
+		if err := r.keepRest(ctx, f); err != nil {
 			return err
 		}
 	case PlaceInput, PlaceLetters, PlaceJournal, PlaceReplies, PlaceLane, PlaceBatch, PlaceResult:
 	}
-	if err := p.step("%s %d of row %d", f.place, f.seq, e.row); err != nil {
+	if err := r.step("%s %d of row %d", f.place, f.seq, e.row); err != nil {
 		return err
 	}
-	_, err := streams.Erase(ctx, p.nc, f.stream, f.seq)
+	_, err := streams.Erase(ctx, r.nc, f.stream, f.seq)
 	return err
 }
 
 // keepRest stores what stays of an event. Readers find it on the subject of the event, so
 // their sums are what they were.
-func (p *Plan) keepRest(ctx context.Context, f *found) error {
+func (r *eraser) keepRest(ctx context.Context, f *found) error {
 	if f.copied {
 		return nil
 	}
-	m, err := streams.MessageAt(ctx, p.nc, f.stream, f.seq)
+	m, err := streams.MessageAt(ctx, r.nc, f.stream, f.seq)
 	if err != nil || m == nil {
 		return err
 	}
@@ -253,7 +263,7 @@ func (p *Plan) keepRest(ctx context.Context, f *found) error {
 		rest = event.Row.AppendJSON(nil, auditlog.PayloadsFull, 0)
 	}
 	header := nats.Header{
-		streams.HeaderErased: {p.mark()}, streams.HeaderErasedSeq: {strconv.FormatUint(f.seq, 10)},
+		streams.HeaderErased: {r.mark()}, streams.HeaderErasedSeq: {strconv.FormatUint(f.seq, 10)},
 		jetstream.ExpectedStreamHeader: {f.stream},
 		jetstream.MsgIDHeader:          {m.Header.Get(jetstream.MsgIDHeader) + "/erased"},
 	}
@@ -265,11 +275,11 @@ func (p *Plan) keepRest(ctx context.Context, f *found) error {
 	if f.shared && len(header[proof.HeaderRecorded]) == 0 { // rows that stay count it by its hash
 		header[proof.HeaderRecorded] = []string{proof.HashOf(m.Data).String()}
 	}
-	if err := p.step("keep the rest of event %d", f.seq); err != nil {
+	if err := r.step("keep the rest of event %d", f.seq); err != nil {
 		return err
 	}
-	if _, err := streams.Append(ctx, p.nc, []*nats.Msg{{Subject: m.Subject, Header: header, Data: rest}}); err != nil {
-		return fmt.Errorf("store what stays of event %d: %w", f.seq, streams.Denied(p.nc, err))
+	if _, err := streams.Append(ctx, r.nc, []*nats.Msg{{Subject: m.Subject, Header: header, Data: rest}}); err != nil {
+		return fmt.Errorf("store what stays of event %d: %w", f.seq, streams.Denied(r.nc, err))
 	}
 	f.copied = true
 	return nil
@@ -277,24 +287,24 @@ func (p *Plan) keepRest(ctx context.Context, f *found) error {
 
 // deleteBatches deletes the files of the row's batches at their provider, each once. One
 // that can't be deleted does not keep the row: a later erasure of it tries again.
-func (p *Plan) deleteBatches(ctx context.Context, e *erasure) error {
+func (r *eraser) deleteBatches(ctx context.Context, e *erasure) error {
 	for _, b := range e.batches {
-		if p.calls[b] {
+		if r.tried[b] {
 			continue
 		}
-		p.calls[b] = true
-		if p.o.DeleteBatch == nil {
-			p.report.fail("batch %s at %s: its files were not looked for: this program knows no key", b.ID, b.Provider)
+		r.tried[b] = true
+		if r.o.DeleteBatch == nil {
+			r.report.fail("batch %s at %s: its files were not looked for: this program knows no key", b.ID, b.Provider)
 			continue
 		}
-		if err := p.step("delete batch %s", b.ID); err != nil {
+		if err := r.step("delete batch %s", b.ID); err != nil {
 			return err
 		}
-		if err := p.o.DeleteBatch(ctx, b); err != nil {
+		if err := r.o.DeleteBatch(ctx, b); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			p.report.fail("batch %s at %s: its files may still be there: %v", b.ID, b.Provider, err)
+			r.report.fail("batch %s at %s: its files may still be there: %v", b.ID, b.Provider, err)
 		}
 	}
 	return nil
@@ -302,31 +312,31 @@ func (p *Plan) deleteBatches(ctx context.Context, e *erasure) error {
 
 // removeResult removes the result, which has to be followed by another message of the log:
 // the last one is where the next owner goes on.
-func (p *Plan) removeResult(ctx context.Context, e *erasure, run string) error {
+func (r *eraser) removeResult(ctx context.Context, e *erasure) error {
 	if e.at == 0 {
 		return nil
 	}
-	filter := streams.LogFilter(p.cfg.Result.Subject, p.cfg.Name, e.partition)
+	filter := streams.LogFilter(r.cfg.Result.Subject, r.cfg.Name, e.partition)
 	for range streams.Retry(ctx, claimRetry, streams.RequestTimeout) {
-		last, err := streams.LastMessage(ctx, p.nc, p.cfg.Result.Stream, filter)
+		last, err := streams.LastMessage(ctx, r.nc, r.cfg.Result.Stream, filter)
 		if err != nil {
 			return err
 		}
 		if last == nil || last.Sequence < e.at {
-			return fmt.Errorf("the log ends before message %d, which is in it: somebody else deletes messages of stream %s", e.at, p.cfg.Result.Stream)
+			return fmt.Errorf("the log ends before message %d, which is in it: somebody else deletes messages of stream %s", e.at, r.cfg.Result.Stream)
 		}
 		if last.Sequence > e.at {
-			if err := p.step("%s %d of row %d", PlaceResult, e.at, e.row); err != nil {
+			if err := r.step("%s %d of row %d", PlaceResult, e.at, e.row); err != nil {
 				return err
 			}
-			_, err := streams.Erase(ctx, p.nc, p.cfg.Result.Stream, e.at)
+			_, err := streams.Erase(ctx, r.nc, r.cfg.Result.Stream, e.at)
 			return err
 		}
-		if err := p.step("claim partition %d", e.partition); err != nil {
+		if err := r.step("claim partition %d", e.partition); err != nil {
 			return err
 		}
-		if err := p.claim(ctx, e.partition, last, run); err != nil && !errors.Is(err, streams.ErrRefused) {
-			return fmt.Errorf("append a claim behind the last result: %w", streams.Denied(p.nc, err))
+		if err := r.claim(ctx, e.partition, last); err != nil && !errors.Is(err, streams.ErrRefused) {
+			return fmt.Errorf("append a claim behind the last result: %w", streams.Denied(r.nc, err))
 		}
 	}
 	return context.Cause(ctx)
@@ -338,9 +348,9 @@ const claimRetry = 10 * time.Millisecond
 // claim appends a claim to the log, on condition that last is still its last message. It
 // says what the last claim has said, and how far the log is. The owner is fenced by it,
 // and goes on with a claim of its own.
-func (p *Plan) claim(ctx context.Context, partition int, last *jetstream.RawStreamMsg, run string) error {
-	subject := streams.ClaimSubject(p.cfg.Result.Subject, p.cfg.Name, partition)
-	was, _, err := streams.LastClaim(ctx, p.nc, p.cfg.Result.Stream, subject)
+func (r *eraser) claim(ctx context.Context, partition int, last *jetstream.RawStreamMsg) error {
+	subject := streams.ClaimSubject(r.cfg.Result.Subject, r.cfg.Name, partition)
+	was, _, err := streams.LastClaim(ctx, r.nc, r.cfg.Result.Stream, subject)
 	if err != nil {
 		return err
 	}
@@ -350,7 +360,7 @@ func (p *Plan) claim(ctx context.Context, partition int, last *jetstream.RawStre
 	if was.Version > streams.ClaimVersion {
 		return fmt.Errorf("the last one has format %d: a newer version has served the partition: run the erase of that version", was.Version)
 	}
-	was.Owner, was.HighWaterMark = run+"."+strconv.Itoa(partition), lowOf(last.Header)
+	was.Owner, was.HighWaterMark = r.run+"."+strconv.Itoa(partition), lowOf(last.Header)
 	header := nats.Header{
 		streams.HeaderOwner:        {was.Owner},
 		streams.HeaderSourceSeq:    {strconv.FormatUint(was.HighWaterMark, 10)},
@@ -371,49 +381,24 @@ func (p *Plan) claim(ctx context.Context, partition int, last *jetstream.RawStre
 	}
 	header[proof.HeaderChain] = []string{before.Next(proof.RecordOf(proof.Claim, header, body)).String()}
 	header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(last.Sequence, 10)}
-	header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{streams.LogFilter(p.cfg.Result.Subject, p.cfg.Name, partition)}
-	_, err = streams.Append(ctx, p.nc, []*nats.Msg{{Subject: subject, Header: header, Data: body}})
+	header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{streams.LogFilter(r.cfg.Result.Subject, r.cfg.Name, partition)}
+	_, err = streams.Append(ctx, r.nc, []*nats.Msg{{Subject: subject, Header: header, Data: body}})
 	return err
 }
 
 // record stores the audit event of the erasure. What was selected is not in it: a key or
 // the member of a row may be what has to be erased.
-func (p *Plan) record(ctx context.Context, run string) error {
+func (r *eraser) record(ctx context.Context) error {
 	event := auditlog.Run{
-		Header: auditlog.Header{Time: time.Now().UTC(), RunID: run, Stage: p.cfg.Name, Partition: auditlog.All},
-		Phase:  auditlog.PhaseControl, Reason: fmt.Sprintf("erase, asked by %s: %s", cmp.Or(p.o.Asked, p.o.By), p.report.summary()),
+		Header: auditlog.Header{Time: time.Now().UTC(), RunID: r.run, Stage: r.cfg.Name, Partition: auditlog.All},
+		Phase:  auditlog.PhaseControl, Reason: fmt.Sprintf("erase, asked by %s: %s", cmp.Or(r.o.Asked, r.o.By), r.report.summary()),
 	}
-	_, err := streams.Append(ctx, p.nc, []*nats.Msg{{
-		Subject: streams.AuditSubject(p.cfg.Audit.Subject, p.cfg.Name, auditlog.All, auditlog.KindRun),
+	_, err := streams.Append(ctx, r.nc, []*nats.Msg{{
+		Subject: streams.AuditSubject(r.cfg.Audit.Subject, r.cfg.Name, auditlog.All, auditlog.KindRun),
 		Data:    event.AppendJSON(nil, auditlog.PayloadsFull, 0), Header: nats.Header{jetstream.MsgIDHeader: {event.MsgID(0)}},
 	}})
 	if err != nil {
-		return fmt.Errorf("store the audit event of the erasure: %w", streams.Denied(p.nc, err))
+		return fmt.Errorf("store the audit event of the erasure: %w", streams.Denied(r.nc, err))
 	}
 	return nil
-}
-
-// rowsText lists rows for people, as far as a line goes.
-func rowsText(rows []uint64) string {
-	const most = 8
-	texts := make([]string, 0, most)
-	for _, row := range rows[:min(len(rows), most)] {
-		texts = append(texts, strconv.FormatUint(row, 10))
-	}
-	text := strings.Join(texts, ", ")
-	if more := len(rows) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
-// rowsOf returns the rows of the plan.
-func (p *Plan) rowsOf(match func(*erasure) bool) (rows []uint64) {
-	for _, e := range p.rows {
-		if match(e) {
-			rows = append(rows, e.row)
-		}
-	}
-	slices.Sort(rows)
-	return rows
 }

@@ -3,6 +3,7 @@ package erase
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,10 +13,10 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/ops/stored"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -42,13 +43,21 @@ var places = []Place{
 	PlaceInput, PlaceLetters, PlaceJournal, PlaceReplies, PlaceObject, PlaceLane, PlaceBatch, PlaceCalls, PlaceEvents, PlaceResult,
 }
 
-// find looks in every place for the chosen rows. It only reads: the plan can be shown
-// before anything is erased.
-func (p *Plan) find(ctx context.Context) error {
+// finder looks in every place for the chosen rows. It only reads: the plan can be shown
+// before anything is erased. What it finds it adds to the rows.
+type finder struct {
+	*store
+	report *Report
+	rows   *chosenRows
+	logs   logs
+}
+
+// all looks in all places.
+func (f *finder) all(ctx context.Context) error {
 	for _, look := range []func(context.Context) error{
-		p.findInput, p.findLetters, p.findJournal, p.findReplies, p.findEvents, p.findLane, p.findObjects,
+		f.findInput, f.findLetters, f.findJournal, f.findReplies, f.findEvents, f.findLane, f.findObjects,
 	} {
-		if len(p.rows) == 0 {
+		if len(f.rows.list) == 0 {
 			return nil
 		}
 		if err := look(ctx); err != nil {
@@ -58,42 +67,15 @@ func (p *Plan) find(ctx context.Context) error {
 	return nil
 }
 
-// anyOf reports whether a chosen row is between two sequences, both included.
-func (p *Plan) anyOf(from, to uint64) bool {
-	i, _ := slices.BinarySearchFunc(p.rows, from, func(e *erasure, seq uint64) int {
-		switch {
-		case e.row < seq:
-			return -1
-		case e.row > seq:
-			return 1
-		}
-		return 0
-	})
-	return i < len(p.rows) && p.rows[i].row <= to
-}
-
-// chosen returns the erasure of a row, or nil.
-func (p *Plan) chosen(row uint64) *erasure {
-	if !p.anyOf(row, row) {
-		return nil
-	}
-	return p.byRow[row]
-}
-
-// stateID is the permanent name of a row.
-func (p *Plan) stateID(e *erasure) string {
-	return auditlog.StateID(p.cfg.Name, p.cfg.Input.Stream, auditlog.Partition(e.partition), e.row)
-}
-
 // rowOf returns the chosen row that a state id names, of the row itself or of an element,
 // or nil.
-func (p *Plan) rowOf(stateID string) *erasure {
+func (f *finder) rowOf(stateID string) *erasure {
 	id := auditlog.RowStateID(stateID)
 	seq, err := strconv.ParseUint(id[strings.LastIndexByte(id, '/')+1:], 10, 64)
 	if err != nil {
 		return nil
 	}
-	if e := p.chosen(seq); e != nil && p.stateID(e) == id {
+	if e := f.rows.at(seq); e != nil && f.stateID(e) == id {
 		return e
 	}
 	return nil
@@ -101,33 +83,33 @@ func (p *Plan) rowOf(stateID string) *erasure {
 
 // findInput looks for the rows themselves. A row that is a result in the log of another
 // stage stays: it is that stage's to erase.
-func (p *Plan) findInput(ctx context.Context) error {
-	if p.input == nil {
+func (f *finder) findInput(ctx context.Context) error {
+	if f.input == nil {
 		return nil
 	}
 	kept, upstream := 0, ""
-	for _, e := range p.rows {
-		m, err := streams.MessageAt(ctx, p.nc, p.cfg.Input.Stream, e.row)
+	for _, e := range f.rows.list {
+		m, err := streams.MessageAt(ctx, f.nc, f.cfg.Input.Stream, e.row)
 		if err != nil {
 			return err
 		}
-		if m == nil || !subjectIsOf(p.cfg.Input.PartitionSubject(e.partition), m.Subject) {
+		if m == nil || !subjectIsOf(f.cfg.Input.PartitionSubject(e.partition), m.Subject) {
 			continue
 		}
 		switch stage := streams.InLog(m.Subject, m.Header); {
 		case stage != "":
 			upstream = stage
-		case Denies(p.input.Config):
+		case Denies(f.input.Config):
 			kept++
 		default:
-			e.found = append(e.found, found{place: PlaceInput, stream: p.cfg.Input.Stream, seq: e.row})
+			e.add(found{place: PlaceInput, stream: f.cfg.Input.Stream, seq: e.row})
 		}
 	}
 	if kept > 0 {
-		p.report.keep(PlaceInput, p.cfg.Input.Stream, kept, "the stream denies deletes (deny_delete)")
+		f.report.keep(PlaceInput, f.cfg.Input.Stream, kept, "the stream denies deletes (deny_delete)")
 	}
 	if upstream != "" {
-		p.report.note("the rows are results of stage %s: erase them there too, or all of a chain at "+
+		f.report.note("the rows are results of stage %s: erase them there too, or all of a chain at "+
 			"once with --chain",
 			upstream)
 	}
@@ -137,61 +119,51 @@ func (p *Plan) findInput(ctx context.Context) error {
 // subjectIsOf reports whether a filter matches a subject.
 func subjectIsOf(filter, subject string) bool { return streams.Overlap(filter, subject) }
 
-// headersOf calls f with the headers of all messages of a stream on a subject, whose
+// headersOf calls look with the headers of all messages of a stream on a subject, whose
 // stream may be missing.
-func (p *Plan) headersOf(ctx context.Context, stream, filter string, f func(m *jetstream.RawStreamMsg) error) error {
-	r, err := stored.Open(ctx, p.js, stored.ReadOptions{Stream: stream, Filters: []string{filter}, HeadersOnly: true})
+func (f *finder) headersOf(ctx context.Context, stream, filter string, look func(m *jetstream.RawStreamMsg)) error {
+	err := stored.Each(ctx, f.js, stored.ReadOptions{Stream: stream, Filters: []string{filter}, HeadersOnly: true}, func(m *jetstream.RawStreamMsg) error {
+		look(m)
+		return nil
+	})
 	if isMissing(err) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
-		if err := f(m); err != nil {
-			return err
-		}
-	}
+	return err
 }
 
 // findLetters looks for the dead letters of the rows.
-func (p *Plan) findLetters(ctx context.Context) error {
-	subject := p.cfg.Streams.DeadLetterSubject
+func (f *finder) findLetters(ctx context.Context) error {
+	subject := f.cfg.Streams.DeadLetterSubject
 	if subject == "" {
 		return nil
 	}
 	asking, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
 	defer cancel()
-	stream, err := p.js.StreamNameBySubject(asking, subject)
+	stream, err := f.js.StreamNameBySubject(asking, subject)
 	if isMissing(err) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for the stream of the dead letters on %s: %w", subject, streams.Denied(p.nc, err))
+		return fmt.Errorf("look for the stream of the dead letters on %s: %w", subject, streams.Denied(f.nc, err))
 	}
 	const letterID = "/dead-letter" // what the message id of a dead letter has behind the row's state id
-	return p.headersOf(ctx, stream, subject, func(m *jetstream.RawStreamMsg) error {
+	return f.headersOf(ctx, stream, subject, func(m *jetstream.RawStreamMsg) {
 		if id, ok := strings.CutSuffix(m.Header.Get(jetstream.MsgIDHeader), letterID); ok {
-			if e := p.rowOf(id); e != nil {
-				e.found = append(e.found, found{place: PlaceLetters, stream: stream, seq: m.Sequence})
+			if e := f.rowOf(id); e != nil {
+				e.add(found{place: PlaceLetters, stream: stream, seq: m.Sequence})
 			}
 		}
-		return nil
 	})
 }
 
 // findJournal looks for replies that are kept for the rows.
-func (p *Plan) findJournal(ctx context.Context) error {
-	stream := p.cfg.Journal.Stream
-	for _, e := range p.rows {
-		filter := streams.JournalPrefix(p.cfg.Name, e.partition) + strconv.FormatUint(e.row, 10) + ".*"
+func (f *finder) findJournal(ctx context.Context) error {
+	stream := f.cfg.Journal.Stream
+	for _, e := range f.rows.list {
+		filter := streams.JournalPrefix(f.cfg.Name, e.partition) + strconv.FormatUint(e.row, 10) + ".*"
 		for seq := uint64(1); ; seq++ {
-			m, err := streams.NextMessage(ctx, p.nc, stream, filter, seq)
+			m, err := streams.NextMessage(ctx, f.nc, stream, filter, seq)
 			if isMissing(err) || isNoStream(err) {
 				return nil
 			}
@@ -202,8 +174,8 @@ func (p *Plan) findJournal(ctx context.Context) error {
 				break
 			}
 			seq = m.Sequence
-			e.found = append(e.found, found{place: PlaceJournal, stream: stream, seq: seq})
-			p.addObject(e, m.Header)
+			e.add(found{place: PlaceJournal, stream: stream, seq: seq})
+			e.addBody(m.Header)
 		}
 	}
 	return nil
@@ -211,59 +183,60 @@ func (p *Plan) findJournal(ctx context.Context) error {
 
 // isNoStream reports whether the server's answer was that there is no such stream.
 func isNoStream(err error) bool {
-	refused, ok := asAPIError(err)
+	refused, ok := errors.AsType[*jetstream.APIError](err)
 	return ok && refused.ErrorCode == jetstream.JSErrCodeStreamNotFound
 }
 
 // findReplies looks for stored replies that a call for one of the rows has brought. Those
 // of an older version don't say whose they are.
-func (p *Plan) findReplies(ctx context.Context) error {
+func (f *finder) findReplies(ctx context.Context) error {
 	nameless := 0
-	err := p.headersOf(ctx, executor.DedupeStream, p.dedupeFilter(), func(m *jetstream.RawStreamMsg) error {
+	err := f.headersOf(ctx, executor.DedupeStream, config.DedupePrefix+">", func(m *jetstream.RawStreamMsg) {
 		id := m.Header.Get(streams.HeaderStateID)
 		if id == "" {
 			nameless++
-		} else if e := p.rowOf(id); e != nil {
-			e.found = append(e.found, found{place: PlaceReplies, stream: executor.DedupeStream, seq: m.Sequence})
+		} else if e := f.rowOf(id); e != nil {
+			e.add(found{place: PlaceReplies, stream: executor.DedupeStream, seq: m.Sequence})
 		}
-		return nil
 	})
 	if nameless > 0 {
-		p.report.note("%d replies of stream %s were stored by an older version and do not say whose they are; they leave it after %v (STAGE_DEDUPE_TTL), or with nats stream purge %[2]s",
-			nameless, executor.DedupeStream, p.cfg.Rows.DedupeTTL)
+		f.report.note("%d replies of stream %s were stored by an older version and do not say whose they are; they leave it after %v (STAGE_DEDUPE_TTL), or with nats stream purge %[2]s",
+			nameless, executor.DedupeStream, f.cfg.Rows.DedupeTTL)
 	}
 	return err
 }
 
 // findEvents looks for the events of calls and rows in the audit, and for the batches that
 // they name.
-func (p *Plan) findEvents(ctx context.Context) error {
-	if p.audit == nil {
+func (f *finder) findEvents(ctx context.Context) error {
+	if f.audit == nil {
 		return nil
 	}
 	copied := make(map[uint64]bool) // by sequence of the original
 	unread := 0
-	err := stored.FindAuditOf(ctx, p.js, p.cfg, stored.ReadOptions{}, p.anyOf, func(time.Time) error { return nil }, func(m stored.AuditMessage) error {
+	err := stored.FindAuditOf(ctx, f.js, f.cfg, stored.ReadOptions{}, f.rows.between, func(time.Time) error { return nil }, func(m stored.AuditMessage) error {
 		if m.Event == nil {
 			unread++
 			return nil
 		}
-		p.batchOf(m.Event)
+		if e, b := f.batchOf(m.Event); e != nil {
+			e.addBatch(b)
+		}
 		if m.Header.Get(streams.HeaderErased) != "" {
 			copied[m.Original] = true
 			return nil
 		}
-		p.addEvent(&m)
+		f.addEvent(&m)
 		return nil
 	})
-	for _, e := range p.rows {
+	for _, e := range f.rows.list {
 		for i := range e.found {
-			f := &e.found[i]
-			f.copied = (f.place == PlaceCalls || f.place == PlaceEvents) && copied[f.seq]
+			one := &e.found[i]
+			one.copied = (one.place == PlaceCalls || one.place == PlaceEvents) && copied[one.seq]
 		}
 	}
 	if unread > 0 {
-		p.report.note("%d events of these rows were written by a newer version of the stage, and stay: "+
+		f.report.note("%d events of these rows were written by a newer version of the stage, and stay: "+
 			"run the erase of that version",
 			unread)
 	}
@@ -271,20 +244,20 @@ func (p *Plan) findEvents(ctx context.Context) error {
 }
 
 // addEvent adds an event to the first of the chosen rows that it is about.
-func (p *Plan) addEvent(m *stored.AuditMessage) {
-	f := found{place: PlaceCalls, stream: p.cfg.Audit.Stream, seq: m.Sequence}
+func (f *finder) addEvent(m *stored.AuditMessage) {
+	one := found{place: PlaceCalls, stream: f.cfg.Audit.Stream, seq: m.Sequence}
 	if r := m.Event.Row; r != nil {
-		f.place = PlaceEvents
-		if e := p.ofEvent(m.Event, r.Sequence, r.Owner); e != nil {
-			e.found = append(e.found, f)
+		one.place = PlaceEvents
+		if e := f.ofEvent(m.Event, r.Sequence, r.Owner); e != nil {
+			e.add(one)
 		}
 		return
 	}
 	var first *erasure
 	for c := range m.Event.Call.EachRow() {
-		e := p.ofEvent(m.Event, c.Sequence, c.Owner)
+		e := f.ofEvent(m.Event, c.Sequence, c.Owner)
 		if e == nil {
-			f.shared = true
+			one.shared = true
 		} else if first == nil {
 			first = e
 		}
@@ -292,52 +265,43 @@ func (p *Plan) addEvent(m *stored.AuditMessage) {
 	if first == nil {
 		return
 	}
-	if f.shared {
-		p.report.Shared++
+	if one.shared {
+		f.report.Shared++
 	}
-	first.found = append(first.found, f)
+	first.add(one)
 }
 
 // ofEvent returns the chosen row that an event is about, or nil. An earlier input stream
 // had other rows of the same numbers, in terms of its own.
-func (p *Plan) ofEvent(event *auditlog.Event, row uint64, owner string) *erasure {
-	e := p.chosen(row)
-	if e == nil || int(event.Partition) != e.partition || p.log(e.partition).earlier[owner] {
+func (f *finder) ofEvent(event *auditlog.Event, row uint64, owner string) *erasure {
+	e := f.rows.at(row)
+	if e == nil || int(event.Partition) != e.partition || f.logs.of(e.partition).earlier[owner] {
 		return nil
 	}
 	return e
 }
 
-// log returns the log of a partition that rows were chosen in.
-func (p *Plan) log(partition int) *partitionLog {
-	i := slices.IndexFunc(p.logs, func(l *partitionLog) bool { return l.number == partition })
-	return p.logs[i]
-}
-
-// batchOf adds the provider's batch that answered a call, whose files may be there still.
-func (p *Plan) batchOf(event *auditlog.Event) {
+// batchOf returns the chosen row of a call that a provider's batch has answered, and the
+// batch, whose files may be there still; or nil.
+func (f *finder) batchOf(event *auditlog.Event) (*erasure, Batch) {
 	c := event.Call
-	if c == nil || c.Lane == "" || c.BatchID == "" {
-		return
+	if c == nil || c.Lane == "" {
+		return nil, Batch{}
 	}
-	e := p.ofEvent(event, c.Sequence, c.Owner)
-	b := Batch{Provider: c.Provider, Model: c.Model, ID: c.BatchID}
-	if e != nil && !slices.Contains(e.batches, b) {
-		e.batches = append(e.batches, b)
-	}
+	return f.ofEvent(event, c.Sequence, c.Owner), Batch{Provider: c.Provider, Model: c.Model, ID: c.BatchID}
 }
 
 // findLane looks for records of batches that the rows are, or were, in. A row whose batch
 // is still open has to wait: its text is at the provider, and rows beside it wait for
 // their answers.
-func (p *Plan) findLane(ctx context.Context) error {
-	if !p.cfg.LaneOn() && !slices.ContainsFunc(p.rows, func(e *erasure) bool { return len(e.batches) > 0 }) {
-		if info, err := p.stream(ctx, p.cfg.Lane.Stream); err != nil || info == nil {
+func (f *finder) findLane(ctx context.Context) error {
+	if !f.cfg.LaneOn() && !slices.ContainsFunc(f.rows.list, func(e *erasure) bool { return len(e.batches) > 0 }) {
+		if info, err := f.stream(ctx, f.cfg.Lane.Stream); err != nil || info == nil {
 			return err
 		}
 	}
-	for _, log := range p.logs {
-		records, err := lane.Records(ctx, p.js, p.cfg.Lane.Stream, p.cfg.Name, log.number)
+	for _, log := range f.logs {
+		records, err := lane.Records(ctx, f.js, f.cfg.Lane.Stream, f.cfg.Name, log.number)
 		if isMissing(err) {
 			return nil
 		}
@@ -364,43 +328,29 @@ func (p *Plan) findLane(ctx context.Context) error {
 				continue
 			}
 			for _, seq := range r.Rows.Seqs {
-				e := p.chosen(seq)
+				e := f.rows.at(seq)
 				switch {
 				case e == nil || e.partition != log.number:
 				case !closed[r.Token]:
-					p.wait(e.partition, e.row, "batch %s, which it is in, is still open: wait, or stage lane cancel %[1]s", r.Token)
+					f.report.wait(e.partition, e.row, "batch %s, which it is in, is still open: wait, or stage lane cancel %[1]s", r.Token)
 				case r.Sequence < last: // the last record is what the next one is conditional on
-					e.found = append(e.found, found{place: PlaceLane, stream: p.cfg.Lane.Stream, seq: r.Sequence})
+					e.add(found{place: PlaceLane, stream: f.cfg.Lane.Stream, seq: r.Sequence})
 					fallthrough
 				default:
-					b := Batch{Provider: r.Provider, Model: r.Model, ID: ids[r.Token]}
-					if b.ID != "" && !slices.Contains(e.batches, b) {
-						e.batches = append(e.batches, b)
-					}
+					e.addBatch(Batch{Provider: r.Provider, Model: r.Model, ID: ids[r.Token]})
 				}
 			}
 		}
 	}
-	p.rows = slices.DeleteFunc(p.rows, func(e *erasure) bool {
-		return slices.ContainsFunc(p.report.Pending, func(w Pending) bool { return w.Row == e.row })
-	})
+	f.rows.drop(f.report.Pending)
 	return nil
-}
-
-// addObject adds the object that is the body of a message.
-func (p *Plan) addObject(e *erasure, h nats.Header) {
-	ref, is := objects.RefOf(h)
-	if !is || slices.ContainsFunc(e.found, func(f found) bool { return f.object == ref.Name && f.bucket == ref.Bucket }) {
-		return
-	}
-	e.found = append(e.found, found{place: PlaceObject, stream: streams.BucketStream(ref.Bucket), bucket: ref.Bucket, object: ref.Name})
 }
 
 // findObjects looks for the objects of the rows: those that results name, and those that a
 // killed process has left without one.
-func (p *Plan) findObjects(ctx context.Context) error {
-	buckets := map[string]bool{p.cfg.Result.Bucket: p.cfg.Result.Bucket != ""}
-	for _, e := range p.rows {
+func (f *finder) findObjects(ctx context.Context) error {
+	buckets := map[string]bool{f.cfg.Result.Bucket: f.cfg.Result.Bucket != ""}
+	for _, e := range f.rows.list {
 		if ref, is := objects.RefOf(e.header); is {
 			buckets[ref.Bucket] = true
 		}
@@ -409,42 +359,37 @@ func (p *Plan) findObjects(ctx context.Context) error {
 		if !has {
 			continue
 		}
-		r, err := stored.Open(ctx, p.js, stored.ReadOptions{Stream: streams.BucketStream(bucket), Filters: []string{streams.BucketObjects(bucket) + ">"}})
-		if isMissing(err) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		err = p.findObjectsIn(ctx, bucket, r)
-		r.Close()
-		if err != nil {
+		o := stored.ReadOptions{Stream: streams.BucketStream(bucket), Filters: []string{streams.BucketObjects(bucket) + ">"}}
+		err := stored.Each(ctx, f.js, o, func(m *jetstream.RawStreamMsg) error {
+			if e, name := f.objectOf(m.Data); e != nil {
+				e.addObject(bucket, name)
+			}
+			return nil
+		})
+		if err != nil && !isMissing(err) {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *Plan) findObjectsIn(ctx context.Context, bucket string, r *stored.Reader) error {
-	for {
-		m, err := r.Next(ctx)
-		if err != nil || m == nil {
-			return err
-		}
-		var info jetstream.ObjectInfo
-		if json.Unmarshal(m.Data, &info) != nil || info.Deleted {
-			continue
-		}
-		stage, rest, _ := strings.Cut(info.Name, "/")
-		partition, rest, _ := strings.Cut(rest, "/")
-		row, _, ok := strings.Cut(rest, "/")
-		seq, err := strconv.ParseUint(row, 10, 64)
-		if !ok || err != nil || stage != p.cfg.Name {
-			continue
-		}
-		if e := p.chosen(seq); e != nil && strconv.Itoa(e.partition) == partition &&
-			!slices.ContainsFunc(e.found, func(f found) bool { return f.object == info.Name && f.bucket == bucket }) {
-			e.found = append(e.found, found{place: PlaceObject, stream: streams.BucketStream(bucket), bucket: bucket, object: info.Name})
-		}
+// objectOf returns the chosen row that an object is of, by the record of the object in its
+// bucket, and the object's name; or nil.
+func (f *finder) objectOf(record []byte) (*erasure, string) {
+	var info jetstream.ObjectInfo
+	if json.Unmarshal(record, &info) != nil || info.Deleted {
+		return nil, ""
 	}
+	stage, rest, _ := strings.Cut(info.Name, "/")
+	partition, rest, _ := strings.Cut(rest, "/")
+	row, _, ok := strings.Cut(rest, "/")
+	seq, err := strconv.ParseUint(row, 10, 64)
+	if !ok || err != nil || stage != f.cfg.Name {
+		return nil, ""
+	}
+	e := f.rows.at(seq)
+	if e == nil || strconv.Itoa(e.partition) != partition {
+		return nil, ""
+	}
+	return e, info.Name
 }

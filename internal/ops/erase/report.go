@@ -3,6 +3,8 @@ package erase
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/llm-stage/stage/internal/terminal"
@@ -71,13 +73,19 @@ func (r *Report) Err() error {
 	return nil
 }
 
-// count sums what the plan has found.
-func (p *Plan) count() {
-	r := p.report
-	r.Rows = append([]uint64{}, p.rowsOf(func(*erasure) bool { return true })...)
-	for _, e := range p.rows {
+// wait notes a row that can't be erased yet.
+func (r *Report) wait(partition int, row uint64, why string, args ...any) {
+	if !slices.ContainsFunc(r.Pending, func(w Pending) bool { return w.Row == row }) {
+		r.Pending = append(r.Pending, Pending{Partition: partition, Row: row, Why: fmt.Sprintf(why, args...)})
+	}
+}
+
+// count sums what was found of rows, whose results are in a stream.
+func (r *Report) count(rows []*erasure, results string) {
+	for _, e := range rows {
+		r.Rows = append(r.Rows, e.row)
 		switch {
-		case e.tombstone != nil && e.at == e.tombstone.Sequence:
+		case e.begun():
 			r.Unfinished++
 		case e.at == 0:
 			r.Before++
@@ -98,7 +106,7 @@ func (p *Plan) count() {
 			c.Messages += messages
 			c.Rows++
 		}
-		for _, e := range p.rows {
+		for _, e := range rows {
 			of := make(map[string]int)
 			for i := range e.found {
 				if f := &e.found[i]; f.place == place {
@@ -110,7 +118,7 @@ func (p *Plan) count() {
 			}
 			switch {
 			case place == PlaceResult && e.at > 0:
-				add(p.cfg.Result.Stream, 1)
+				add(results, 1)
 			case place == PlaceBatch:
 				for _, b := range e.batches {
 					add(b.Provider, 1)
@@ -190,4 +198,18 @@ func (r *Report) Write(w io.Writer) {
 	for _, failed := range r.Failed {
 		terminal.PrintLine(w, "failed: %s", failed)
 	}
+}
+
+// rowsText lists rows for people, as far as a line goes.
+func rowsText(rows []uint64) string {
+	const most = 8
+	texts := make([]string, 0, most)
+	for _, row := range rows[:min(len(rows), most)] {
+		texts = append(texts, strconv.FormatUint(row, 10))
+	}
+	text := strings.Join(texts, ", ")
+	if more := len(rows) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
