@@ -16,7 +16,7 @@ type arguments struct {
 }
 
 // arguments reads the arguments of the call at line, if it has any.
-func (p *parser) arguments(line int) arguments {
+func (p *exprParser) arguments(line int) arguments {
 	a := arguments{line: line, named: map[string]expr{}}
 	if p.skip("(") {
 		p.list(")", func() []expr { return p.argument(&a) })
@@ -25,7 +25,7 @@ func (p *parser) arguments(line int) arguments {
 }
 
 // argument reads one argument into a.
-func (p *parser) argument(a *arguments) []expr {
+func (p *exprParser) argument(a *arguments) []expr {
 	t := p.present()
 	if t.is("*") || t.is("**") {
 		p.failf(t.line, "%s before an argument is not available", t.text)
@@ -51,7 +51,7 @@ func (p *parser) argument(a *arguments) []expr {
 }
 
 // first removes the first argument and returns the string that it must be.
-func (p *parser) first(a *arguments, name string) string {
+func (p *exprParser) first(a *arguments, name string) string {
 	if len(a.positional) == 0 {
 		p.failf(a.line, "%s: an argument is missing", name)
 		return ""
@@ -68,14 +68,14 @@ func (p *parser) first(a *arguments, name string) string {
 }
 
 // invoke reads arguments and returns the call of name in table on of.
-func (p *parser) invoke(kind string, name *token, table map[string]value.Callable, of expr) expr {
+func (p *exprParser) invoke(kind string, name *token, table map[string]value.Callable, of expr) expr {
 	return p.call(kind, name.text, table, of, p.arguments(name.line))
 }
 
 // call returns the call of name in table on of. It checks the arguments here, while the
 // template is compiled, so that a misspelt one fails at start-up and not at the first row
 // whose branch has it.
-func (p *parser) call(kind, name string, table map[string]value.Callable, of expr, a arguments) expr {
+func (p *exprParser) call(kind, name string, table map[string]value.Callable, of expr, a arguments) expr {
 	f, ok := table[name]
 	if !ok {
 		instead := notAvailable[kind+" "+name]
@@ -104,7 +104,7 @@ func (p *parser) call(kind, name string, table map[string]value.Callable, of exp
 // take puts the arguments of x in the order of params. With the params "length end?", the
 // calls truncate(9), truncate(length=9) and truncate(9, '…') all give two arguments, and
 // the first two have [value.Missing] as the second.
-func (p *parser) take(x *callExpr, params []string, a arguments) {
+func (p *exprParser) take(x *callExpr, params []string, a arguments) {
 	if len(a.positional) > len(params) {
 		p.failf(a.line, "%s: %d arguments, at most %d are allowed", x.name, len(a.positional), len(params))
 		return
@@ -157,7 +157,7 @@ var notAvailable = map[string]string{
 }
 
 // filters reads the filters applied to of.
-func (p *parser) filters(of expr) expr {
+func (p *exprParser) filters(of expr) expr {
 	for n := 1; p.skip("|"); n++ {
 		of = p.oneFilter(of)
 		p.row(n)
@@ -167,7 +167,7 @@ func (p *parser) filters(of expr) expr {
 
 // oneFilter reads a filter and its arguments. Those that evaluate something else than
 // their arguments in turn, such as default, are not in the table of filters.
-func (p *parser) oneFilter(of expr) expr {
+func (p *exprParser) oneFilter(of expr) expr {
 	name := p.expectName("the name of a filter")
 	a := p.arguments(name.line)
 	switch name.text {
@@ -181,7 +181,7 @@ func (p *parser) oneFilter(of expr) expr {
 }
 
 // defaultFilter returns of|default(value, boolean).
-func (p *parser) defaultFilter(of expr, a arguments) expr {
+func (p *exprParser) defaultFilter(of expr, a arguments) expr {
 	given := []expr{&constExpr{""}, &constExpr{false}}
 	used := 0
 	for i, name := range []string{"default_value", "boolean"} {
@@ -200,7 +200,7 @@ func (p *parser) defaultFilter(of expr, a arguments) expr {
 // eachFilter returns the call of a filter that applies a filter or test, named by its
 // first argument, to each item. The name must be in the template: a name from a row could
 // be any.
-func (p *parser) eachFilter(name string, of expr, a arguments) expr {
+func (p *exprParser) eachFilter(name string, of expr, a arguments) expr {
 	kind, table, attribute := "test", value.Tests, ""
 	if name == "map" {
 		if _, ok := a.named["attribute"]; ok {
@@ -225,7 +225,7 @@ func (p *parser) eachFilter(name string, of expr, a arguments) expr {
 
 // test reads is name, is not name, and the arguments of the test: one may be without
 // brackets.
-func (p *parser) test(of expr) expr {
+func (p *exprParser) test(of expr) expr {
 	line := p.advance().line
 	negative := p.skip("not")
 	name := p.expectName("the name of a test")
@@ -246,7 +246,7 @@ func (p *parser) test(of expr) expr {
 
 // testArguments reads the arguments of a test. "x is divisibleby 3" needs no brackets, but
 // in "x is defined and y" the word behind the test must not be taken for its argument.
-func (p *parser) testArguments(name *token) arguments {
+func (p *exprParser) testArguments(name *token) arguments {
 	t := p.present()
 	switch {
 	case t.is("is"):

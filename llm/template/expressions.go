@@ -18,8 +18,26 @@ var operatorWords = []string{"and", "or", "not", "in", "is", "if", "else"}
 // constants are the names of values.
 var constants = map[string]any{"true": true, "True": true, "false": false, "False": false, "none": nil, "None": nil}
 
+// exprParser reads the expressions in a tag, with the filters, tests and calls in them (see
+// calls.go), and builds the trees that compute them. Each level of Jinja's grammar is a
+// method that reads what binds closer by the next one:
+//
+//	expression   a if b else c
+//	or, and, not
+//	comparison   a < b <= c, a in b
+//	sum, concat, product, power
+//	filtered     a|filter, a is test
+//	unary        -a
+//	operand      a.b, a[b]
+//	primary      names, literals, brackets
+type exprParser struct {
+	cursor
+	*names
+	depth int // of the expression
+}
+
 // row checks the number of operators in a row.
-func (p *parser) row(n int) {
+func (p *exprParser) row(n int) {
 	if n > maxExpressionDepth {
 		p.failf(p.present().line, "more than %d operators in a row", maxExpressionDepth)
 	}
@@ -27,7 +45,7 @@ func (p *parser) row(n int) {
 
 // tuple reads an expression, or several separated by commas, which are a tuple, up to the
 // end of the tag, a closing bracket or one of the words ends.
-func (p *parser) tuple(conditional bool, ends ...string) expr {
+func (p *exprParser) tuple(conditional bool, ends ...string) expr {
 	line := p.present().line
 	x := p.expression(conditional)
 	if !p.present().is(",") {
@@ -40,14 +58,14 @@ func (p *parser) tuple(conditional bool, ends ...string) expr {
 	return &callExpr{op: value.Tuple, args: items, line: line}
 }
 
-func (p *parser) tupleEnds(ends []string) bool {
+func (p *exprParser) tupleEnds(ends []string) bool {
 	t := p.present()
 	return t.kind == endToken || t.is(")") || t.kind == nameToken && slices.Contains(ends, t.text)
 }
 
 // expression reads a if b else c, unless it must not be conditional, and everything that
 // binds closer.
-func (p *parser) expression(conditional bool) expr {
+func (p *exprParser) expression(conditional bool) expr {
 	if p.depth++; p.depth > maxExpressionDepth {
 		p.failf(p.present().line, "the expression is nested deeper than %d", maxExpressionDepth)
 	}
@@ -67,7 +85,7 @@ func (p *parser) expression(conditional bool) expr {
 
 // level reads operands of the next level with operators of this one between them: a op b
 // op c is (a op b) op c.
-func (p *parser) level(next func() expr, operators ...string) expr {
+func (p *exprParser) level(next func() expr, operators ...string) expr {
 	x := next()
 	for n := 1; ; n++ {
 		t := p.operator(operators)
@@ -88,7 +106,7 @@ func (p *parser) level(next func() expr, operators ...string) expr {
 }
 
 // operator consumes one of operators and returns it, or nil.
-func (p *parser) operator(operators []string) *token {
+func (p *exprParser) operator(operators []string) *token {
 	for _, text := range operators {
 		if p.present().is(text) {
 			return p.advance()
@@ -97,10 +115,10 @@ func (p *parser) operator(operators []string) *token {
 	return nil
 }
 
-func (p *parser) or() expr  { return p.level(p.and, "or") }
-func (p *parser) and() expr { return p.level(p.not, "and") }
+func (p *exprParser) or() expr  { return p.level(p.and, "or") }
+func (p *exprParser) and() expr { return p.level(p.not, "and") }
 
-func (p *parser) not() expr {
+func (p *exprParser) not() expr {
 	line, negations := p.present().line, 0
 	for p.skip("not") {
 		negations++
@@ -109,7 +127,7 @@ func (p *parser) not() expr {
 }
 
 // unaries returns x after n unary operators, which are odd or even as one.
-func (p *parser) unaries(x expr, n, line int, isOdd bool, odd, even value.Operation) expr {
+func (p *exprParser) unaries(x expr, n, line int, isOdd bool, odd, even value.Operation) expr {
 	if n == 0 {
 		return x
 	}
@@ -121,7 +139,7 @@ func (p *parser) unaries(x expr, n, line int, isOdd bool, odd, even value.Operat
 }
 
 // comparison reads a < b <= c.
-func (p *parser) comparison() expr {
+func (p *exprParser) comparison() expr {
 	x := &compareExpr{first: p.sum()}
 	for {
 		t := p.present()
@@ -145,13 +163,13 @@ func (p *parser) comparison() expr {
 	return x
 }
 
-func (p *parser) sum() expr     { return p.level(p.concat, "+", "-") }
-func (p *parser) concat() expr  { return p.level(p.product, "~") }
-func (p *parser) product() expr { return p.level(p.power, "*", "/", "//", "%") }
-func (p *parser) power() expr   { return p.level(p.filtered, "**") }
+func (p *exprParser) sum() expr     { return p.level(p.concat, "+", "-") }
+func (p *exprParser) concat() expr  { return p.level(p.product, "~") }
+func (p *exprParser) product() expr { return p.level(p.power, "*", "/", "//", "%") }
+func (p *exprParser) power() expr   { return p.level(p.filtered, "**") }
 
 // filtered reads an operand with its filters and tests.
-func (p *parser) filtered() expr {
+func (p *exprParser) filtered() expr {
 	x := p.unary()
 	for n := 1; ; n++ {
 		switch t := p.present(); {
@@ -169,7 +187,7 @@ func (p *parser) filtered() expr {
 }
 
 // unary reads an operand with its signs.
-func (p *parser) unary() expr {
+func (p *exprParser) unary() expr {
 	line, signs, negative := p.present().line, 0, false
 	for t := p.operator([]string{"-", "+"}); t != nil; t = p.operator([]string{"-", "+"}) {
 		negative = negative != (t.text == "-")
@@ -180,7 +198,7 @@ func (p *parser) unary() expr {
 
 // operand reads a name, a constant or a bracketed expression, with the indexes and calls
 // after it.
-func (p *parser) operand() expr {
+func (p *exprParser) operand() expr {
 	x := p.primary()
 	for n := 1; ; n++ {
 		switch {
@@ -195,7 +213,7 @@ func (p *parser) operand() expr {
 	}
 }
 
-func (p *parser) primary() expr {
+func (p *exprParser) primary() expr {
 	t := p.present()
 	switch {
 	case t.kind == nameToken && !slices.Contains(operatorWords, t.text):
@@ -234,7 +252,7 @@ func (p *parser) primary() expr {
 }
 
 // list reads what one reads, separated by commas, up to the closing bracket.
-func (p *parser) list(closing string, one func() []expr) (items []expr) {
+func (p *exprParser) list(closing string, one func() []expr) (items []expr) {
 	for p.err == nil && !p.skip(closing) {
 		if len(items) > 0 {
 			if !p.skip(",") {
@@ -250,45 +268,19 @@ func (p *parser) list(closing string, one func() []expr) (items []expr) {
 }
 
 // pair reads a key and a value.
-func (p *parser) pair() []expr {
+func (p *exprParser) pair() []expr {
 	key := p.expression(true)
 	p.expect(":")
 	return []expr{key, p.expression(true)}
 }
 
-// name returns the expression of a name.
-func (p *parser) name(name string, line int) expr {
-	x := &nameExpr{name, p.number(name), line}
-	if !slices.Contains(p.globals, name) && (name != "loop" || p.loops == 0) {
-		p.read = append(p.read, x)
-	}
-	return x
-}
-
-// number returns the number of a name.
-func (p *parser) number(name string) int {
-	n, ok := p.numbers[name]
-	if !ok {
-		n = len(p.numbers)
-		p.numbers[name] = n
-	}
-	return n
-}
-
-// ask records that the template tests whether x, if it is a name, is defined.
-func (p *parser) ask(x expr) {
-	if n, ok := x.(*nameExpr); ok {
-		p.known[n.name] = true
-	}
-}
-
 // attribute reads .name or .0.
-func (p *parser) attribute(of expr) expr {
+func (p *exprParser) attribute(of expr) expr {
 	p.advance()
 	t := p.advance()
 	switch {
 	case t.kind == nameToken && p.present().is("("):
-		if n, ok := of.(*nameExpr); ok && t.text == "changed" && n.name == "loop" && p.item && p.loops == 0 {
+		if t.text == "changed" && p.isElement(of) {
 			p.failf(t.line, "%w", value.ErrElementChanged)
 		}
 		return p.invoke("method", t, value.Methods, of)
@@ -302,7 +294,7 @@ func (p *parser) attribute(of expr) expr {
 }
 
 // index reads [key] or [start:end:step].
-func (p *parser) index(of expr) expr {
+func (p *exprParser) index(of expr) expr {
 	line := p.advance().line
 	bounds := []expr{nil, nil, nil}
 	colons := 0

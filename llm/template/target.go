@@ -63,23 +63,6 @@ func (t *target) names(names []string) []string {
 	return names
 }
 
-// sets records that the names of t are set.
-func (p *parser) sets(t *target) {
-	for _, name := range t.names(nil) {
-		p.known[name] = true
-	}
-}
-
-// readMembers records that the names of namespaces are read.
-func (p *parser) readMembers(t *target) {
-	if t.member != "" {
-		p.name(t.name, t.line)
-	}
-	for _, part := range t.parts {
-		p.readMembers(part)
-	}
-}
-
 // set assigns v to t.
 func (t *target) set(r *rendering, v any) error {
 	if t.parts == nil {

@@ -11,7 +11,9 @@
 //
 //	scan.go     text and tags                   "Label this: ", {{ row.text … }}
 //	tokens.go   the words of a tag              row . text | truncate ( 500 )
-//	blocks.go, expressions.go, calls.go         a tree of nodes and expressions
+//	parse.go, blocks.go                         a tree of nodes: text, outputs, blocks
+//	expressions.go, calls.go                    and of the expressions in them
+//	names.go                                    the names that they read and set
 //	render.go, eval.go                          the tree for one row, within its budget
 //
 // The budget ([Options].MaxWork) replaces a deadline. A rendering that costs 64 Mi units
