@@ -30,11 +30,11 @@ func (n BudgetName) Subjects() string { return BudgetPrefix + string(n) + ".>" }
 // BudgetPrefix starts the subjects of all budgets.
 const BudgetPrefix = "llm-stage.budget."
 
-// check reports a throttle whose law can't be shared. The classic law has one delay, and
+// checkBudget reports a throttle whose law can't be shared. The classic law has one delay, and
 // no rate that could be divided among processes.
-func (c *BudgetConfig) check(pool *PoolConfig, found *problems) {
-	if c.Name != "" && pool.Throttle == "classic" && found.none("STAGE_BUDGET") {
-		found.add("STAGE_BUDGET",
+func (c *checker) checkBudget() {
+	if c.Budget.Name != "" && c.Pool.Throttle == "classic" && c.none("STAGE_BUDGET") {
+		c.add("STAGE_BUDGET",
 			"the classic throttle cannot be shared: set STAGE_THROTTLE=adaptive, or unset this")
 	}
 }

@@ -20,25 +20,32 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// check adds every problem of c. Single fields come first: a comparison of two fields
-// makes sense only if both are valid, so the checks between fields skip those with a
-// problem.
-func (c *Config) check(need Need, found *problems) {
+// checker checks the values of a configuration, by themselves and against each other. What
+// it finds it adds to the problems, which have those of the reading already.
+type checker struct {
+	*Config
+	*problems
+	need Need // what the command requires
+}
+
+// all adds every problem. Single fields come first: a comparison of two fields makes sense
+// only if both are valid, so the checks between fields skip those with a problem.
+func (c *checker) all() {
 	for _, f := range Fields() {
-		if !found.none(f.Variable) {
+		if !c.none(f.Variable) {
 			continue
 		}
-		if problem := f.check(c); problem != "" {
-			found.add(f.Variable, "%s", problem)
+		if problem := f.check(c.Config); problem != "" {
+			c.add(f.Variable, "%s", problem)
 		}
 	}
-	c.checkServer(found)
-	c.checkStreams(found)
-	c.checkDispatch(found)
-	c.checkLane(found)
-	c.checkLLM(need, found)
-	c.checkTask(found)
-	c.checkRest(need, found)
+	c.checkServer()
+	c.checkStreams()
+	c.checkDispatch()
+	c.checkLane()
+	c.checkLLM()
+	c.checkTask()
+	c.checkRest()
 }
 
 // check returns the problem that the field has on its own, or "".
@@ -108,88 +115,88 @@ func ValidStageName(name string) bool { return stageName.MatchString(name) }
 
 // checkServer checks the stage's name and the connection. Without a URL the program runs
 // its own server, which uses no login; then a login is the mistake, not its absence.
-func (c *Config) checkServer(found *problems) {
+func (c *checker) checkServer() {
 	if !ValidStageName(c.Name) {
-		found.add("STAGE_NAME", "%q is not a valid name: use 1 to 32 characters of a-z, 0-9 and -",
+		c.add("STAGE_NAME", "%q is not a valid name: use 1 to 32 characters of a-z, 0-9 and -",
 			c.Name)
 	}
-	if len(c.NATS.URL) == 0 && !c.offline && found.none("STAGE_NATS_URL") {
-		c.checkEmbedded(found)
+	if len(c.NATS.URL) == 0 && !c.from.offline && c.none("STAGE_NATS_URL") {
+		c.checkEmbedded()
 	} else {
-		c.checkLogin(found)
+		c.checkLogin()
 	}
 }
 
 // checkEmbedded reports settings that only an external server would use. For example,
 // with a password but without STAGE_NATS_URL the user expects another server than the one
 // that starts. An inbox prefix does no harm, so it is not reported.
-func (c *Config) checkEmbedded(found *problems) {
+func (c *checker) checkEmbedded() {
 	for _, f := range Fields() {
 		external := strings.HasPrefix(f.Variable, VariablePrefix+"NATS_") &&
 			f.Variable != "STAGE_NATS_INBOX_PREFIX"
 		switch {
-		case !external || f.value(c).IsZero() || !found.none(f.Variable):
-		case c.external:
-			found.add(f.Variable,
+		case !external || f.value(c.Config).IsZero() || !c.none(f.Variable):
+		case c.from.external:
+			c.add(f.Variable,
 				"the embedded server does not use it: set STAGE_NATS_URL too, or unset this")
 		default:
-			found.add(f.Variable,
+			c.add(f.Variable,
 				"this command runs its own server, which does not use it: unset this")
 		}
 	}
 }
 
 // checkLogin checks that there is at most one way to log in, and that it is complete.
-func (c *Config) checkLogin(found *problems) {
+func (c *checker) checkLogin() {
 	var used []string
 	ways := []string{"STAGE_NATS_CREDS", "STAGE_NATS_NKEY", "STAGE_NATS_TOKEN", "STAGE_NATS_USER"}
 	for _, variable := range ways {
-		if !fieldsByVariable()[variable].value(c).IsZero() {
+		if !fieldsByVariable()[variable].value(c.Config).IsZero() {
 			used = append(used, variable)
 		}
 	}
 	if len(used) > 1 {
-		found.add(used[1], "set together with %s: choose one way to log in", used[0])
+		c.add(used[1], "set together with %s: choose one way to log in", used[0])
 	}
 	if c.NATS.Password.IsSet() && c.NATS.User == "" {
-		found.add("STAGE_NATS_PASSWORD", "a password without a user: set STAGE_NATS_USER")
+		c.add("STAGE_NATS_PASSWORD", "a password without a user: set STAGE_NATS_USER")
 	}
 	if c.NATS.User != "" && !c.NATS.Password.IsSet() {
-		found.add("STAGE_NATS_USER", "a user without a password: set STAGE_NATS_PASSWORD")
+		c.add("STAGE_NATS_USER", "a user without a password: set STAGE_NATS_PASSWORD")
 	}
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
-		found.add("STAGE_NATS_TLS_CERT",
+		c.add("STAGE_NATS_TLS_CERT",
 			"certificate and key go together: set both it and STAGE_NATS_TLS_KEY, or neither")
 	}
 
-	c.checkJetStream(found)
+	c.checkJetStream()
 	if prefix := c.NATS.InboxPrefix; prefix != "" {
-		found.checkSubject("STAGE_NATS_INBOX_PREFIX", prefix, "_INBOX_stage")
+		c.checkSubject("STAGE_NATS_INBOX_PREFIX", prefix, "_INBOX_stage")
 	}
 }
 
 // checkJetStream checks where the API of JetStream is. A domain is one token, and stands
 // for the prefix $JS.<domain>.API, so only one of the two may be set.
-func (c *Config) checkJetStream(found *problems) {
+func (c *checker) checkJetStream() {
 	domain, prefix := c.NATS.JSDomain, c.NATS.JSPrefix
 	if domain != "" && (strings.Contains(domain, ".") || !validTokens(domain, false)) {
-		found.add("STAGE_NATS_JS_DOMAIN",
+		c.add("STAGE_NATS_JS_DOMAIN",
 			"%q is not the name of a domain, which has no dots, wildcards or spaces, such as hub",
 			domain)
 	}
 	if prefix != "" && !validTokens(strings.TrimSuffix(prefix, "."), false) {
-		found.add("STAGE_NATS_JS_PREFIX",
+		c.add("STAGE_NATS_JS_PREFIX",
 			"%q is not a subject without wildcards, such as JS.hub.API", prefix)
 	}
 	if domain != "" && prefix != "" {
-		found.add("STAGE_NATS_JS_PREFIX", "set together with STAGE_NATS_JS_DOMAIN, "+
+		c.add("STAGE_NATS_JS_PREFIX", "set together with STAGE_NATS_JS_DOMAIN, "+
 			"which is the prefix $JS.<domain>.API: unset one of them")
 	}
 }
 
 // checkDispatch checks pairs of limits and times where one must not be above the other,
 // for example STAGE_MIN_DISPATCH_DELAY_MS and STAGE_MAX_DISPATCH_DELAY_MS.
-func (c *Config) checkDispatch(found *problems) {
+func (c *checker) checkDispatch() {
 	for _, pair := range []struct {
 		variable, relation, other string
 		wrong                     bool
@@ -216,31 +223,31 @@ func (c *Config) checkDispatch(found *problems) {
 			c.Process.StopTimeout <= c.LLM.Timeout, "raise this or lower that",
 		},
 	} {
-		if pair.wrong && found.none(pair.variable, pair.other) {
+		if pair.wrong && c.none(pair.variable, pair.other) {
 			fields := fieldsByVariable()
-			found.add(pair.variable, "%s is %s %s, %s: %s",
-				fields[pair.variable].text(c), pair.relation,
-				pair.other, fields[pair.other].text(c), pair.remedy)
+			c.add(pair.variable, "%s is %s %s, %s: %s",
+				fields[pair.variable].text(c.Config), pair.relation,
+				pair.other, fields[pair.other].text(c.Config), pair.remedy)
 		}
 	}
 
-	c.Budget.check(&c.Pool, found)
-
-	c.Order.check(c.Input.PartitionSubject(0), found)
-	if found.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") &&
+	c.checkBudget()
+	c.checkOrder()
+	if c.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") &&
 		c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
-		found.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for "+
+		c.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for "+
 			"ever: give more than 0, or raise STAGE_MIN_DISPATCH_DELAY_MS")
 	}
 }
 
-// check reports a key that no subject of the input has. For example, subjects of
+// checkOrder reports a key that no subject of the input has. For example, subjects of
 // rows.{partition}.customer have three tokens, so subject.4 would be empty for each row:
 // all rows would have the same key, and wait for each other.
-func (c *OrderConfig) check(input string, found *problems) {
-	if c.Mode == streams.OrderKey && c.Key.OutsideOf(input) &&
-		found.none("STAGE_ORDER_KEY", "STAGE_INPUT_SUBJECT") {
-		found.add("STAGE_ORDER_KEY", "%s: subjects of %s have %d tokens, give one of them", c.Key,
+func (c *checker) checkOrder() {
+	input, key := c.Input.PartitionSubject(0), c.Order.Key
+	if c.Order.Mode == streams.OrderKey && key.OutsideOf(input) &&
+		c.none("STAGE_ORDER_KEY", "STAGE_INPUT_SUBJECT") {
+		c.add("STAGE_ORDER_KEY", "%s: subjects of %s have %d tokens, give one of them", key,
 			input, 1+strings.Count(input, "."))
 	}
 }
@@ -262,72 +269,68 @@ func extraBodyProblem(err error) string {
 
 // checkLLM checks that the first provider and the fallbacks have what calls to them need.
 // It does nothing for commands that make no call: stage load needs no key.
-func (c *Config) checkLLM(need Need, found *problems) {
-	if need != NeedCalls || !found.none("STAGE_LLM_PROVIDER") {
+func (c *checker) checkLLM() {
+	if c.need != NeedCalls || !c.none("STAGE_LLM_PROVIDER") {
 		return
 	}
 	first := c.LLM.Endpoint(c.LLM.Provider)
 	if c.LLM.Model == "" {
-		found.add("STAGE_LLM_MODEL", "give the model of %s to call", c.LLM.Provider)
+		c.add("STAGE_LLM_MODEL", "give the model of %s to call", c.LLM.Provider)
 	}
 	if first.NeedsKey() && !first.APIKey.IsSet() {
-		found.add("STAGE_LLM_API_KEY",
+		c.add("STAGE_LLM_API_KEY",
 			"give the key of %s, or STAGE_LLM_API_KEY_FILE (STAGE_LLM_PROVIDER=mock needs none)",
 			c.LLM.Provider)
 	}
 	if c.LLM.Provider == "azure" && first.BaseURL == "" {
-		found.add("STAGE_LLM_BASE_URL", "azure has no base URL of its own: "+
+		c.add("STAGE_LLM_BASE_URL", "azure has no base URL of its own: "+
 			"give that of your resource, such as https://NAME.openai.azure.com")
 	}
-	if found.none("STAGE_FALLBACKS") {
-		c.checkFallbacks(found)
+	if c.none("STAGE_FALLBACKS") {
+		c.checkFallbacks()
 	}
 }
 
 // checkFallbacks checks each fallback by the variables of its own provider. A fallback at
 // the first provider uses that one's address and key, which checkLLM has checked.
-func (c *Config) checkFallbacks(found *problems) {
+func (c *checker) checkFallbacks() {
 	for _, m := range c.Fallback.Models {
 		if m.Provider == c.LLM.Provider {
 			if m.Model == c.LLM.Model {
-				found.add("STAGE_FALLBACKS", "%s:%s is the first model already: remove it",
+				c.add("STAGE_FALLBACKS", "%s:%s is the first model already: remove it",
 					m.Provider, m.Model)
 			}
 			continue
 		}
 		own := ProviderVariables(m.Provider)
 		e := c.LLM.Endpoint(m.Provider)
-		if m.Provider == "azure" && e.BaseURL == "" && found.none(own+"_BASE_URL") {
-			found.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: "+
+		if m.Provider == "azure" && e.BaseURL == "" && c.none(own+"_BASE_URL") {
+			c.add(own+"_BASE_URL", "a fallback uses azure, which has no base URL of its own: "+
 				"give that of your resource")
 		}
-		if e.NeedsKey() && !e.APIKey.IsSet() && found.none(own+"_API_KEY") {
+		if e.NeedsKey() && !e.APIKey.IsSet() && c.none(own+"_API_KEY") {
 			or := own + "_API_KEY" + FileSuffix
 			if m.Provider == "azure" {
 				or += ", or set " + own + "_AUTH=entra"
 			}
-			found.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, or)
+			c.add(own+"_API_KEY", "a fallback uses %s: give its key, or %s", m.Provider, or)
 		}
 	}
 }
 
 // checkRest checks the prompt, the fan-out, the wait for a fallback, the cost and the
 // HTTP address.
-func (c *Config) checkRest(need Need, found *problems) {
-	c.checkPrompt(need, found)
-	c.Foreach.check(&c.Prompt, found)
-	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && found.none("STAGE_FALLBACKS") {
-		found.add("STAGE_FALLBACK_AFTER",
+func (c *checker) checkRest() {
+	c.checkPrompt()
+	c.checkForeach()
+	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && c.none("STAGE_FALLBACKS") {
+		c.add("STAGE_FALLBACK_AFTER",
 			"there is no fallback: set STAGE_FALLBACKS, or unset this")
 	}
-	var models []FallbackModel
-	if need == NeedCalls {
-		models = append([]FallbackModel{{c.LLM.Provider, c.LLM.Model}}, c.Fallback.Models...)
-	}
-	c.Cost.check(models, c.LaneOn(), c.Embeds(), found)
-	if found.none("STAGE_HTTP_ADDR") {
+	c.checkCost()
+	if c.none("STAGE_HTTP_ADDR") {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
-			found.add("STAGE_HTTP_ADDR", "%s", problem)
+			c.add("STAGE_HTTP_ADDR", "%s", problem)
 		}
 	}
 }
@@ -335,26 +338,26 @@ func (c *Config) checkRest(need Need, found *problems) {
 // checkPrompt checks that there is exactly one source of the prompt, and at most one of
 // the system prompt. The fan-out needs a source that renders once for each element: the
 // conversation or the request of a row is the same for all its elements.
-func (c *Config) checkPrompt(need Need, found *problems) {
+func (c *checker) checkPrompt() {
 	var set []string
 	for _, variable := range PromptSources {
-		if !fieldsByVariable()[variable].value(c).IsZero() {
+		if !fieldsByVariable()[variable].value(c.Config).IsZero() {
 			set = append(set, variable)
 		}
 	}
 	switch {
 	case len(set) > 1:
-		found.add(set[0], "both it and %s are set: unset one of them",
+		c.add(set[0], "both it and %s are set: unset one of them",
 			strings.Join(set[1:], " and "))
-	case need >= NeedPrompt && len(set) == 0:
-		found.add("STAGE_TEMPLATE", "give the template of the prompt, "+
+	case c.need >= NeedPrompt && len(set) == 0:
+		c.add("STAGE_TEMPLATE", "give the template of the prompt, "+
 			"or STAGE_TEMPLATE_FILE with its path; or a conversation, "+
 			"with STAGE_MESSAGES_FILE or STAGE_MESSAGES_FIELD; "+
 			"or the rows' own requests, with STAGE_REQUEST_FIELD")
 	}
 
 	if c.Prompt.SystemPrompt != "" && c.Prompt.SystemFile != "" {
-		found.add("STAGE_SYSTEM_PROMPT",
+		c.add("STAGE_SYSTEM_PROMPT",
 			"both it and STAGE_SYSTEM_PROMPT_FILE are set: unset one of them")
 	}
 
@@ -362,27 +365,27 @@ func (c *Config) checkPrompt(need Need, found *problems) {
 		return
 	}
 	if c.Prompt.MessagesField != "" {
-		found.add("STAGE_MESSAGES_FIELD", "each element of the array of STAGE_FOREACH would get "+
+		c.add("STAGE_MESSAGES_FIELD", "each element of the array of STAGE_FOREACH would get "+
 			"the same conversation: use STAGE_MESSAGES_FILE, which sees item")
 	}
 	if c.Prompt.RequestField != "" {
-		found.add("STAGE_REQUEST_FIELD", "each element of the array of STAGE_FOREACH would make "+
+		c.add("STAGE_REQUEST_FIELD", "each element of the array of STAGE_FOREACH would make "+
 			"the same request: use STAGE_MESSAGES_FILE, which sees item")
 	}
 }
 
-// check reports an array that the result would overwrite. For example, with STAGE_FOREACH
+// checkForeach reports an array that the result would overwrite. For example, with STAGE_FOREACH
 // and STAGE_RESPONSE_FIELD both answers, the replies would replace the elements that they
 // answer.
-func (c *ForeachConfig) check(prompt *PromptConfig, found *problems) {
-	keep := prompt.Keep.Keep
-	if prompt.ToolsFile != "" {
+func (c *checker) checkForeach() {
+	keep := c.Prompt.Keep.Keep
+	if c.Prompt.ToolsFile != "" {
 		keep |= llm.KeepToolCalls
 	}
-	if field := prompt.ResponseField; found.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") &&
-		row.Adds(field, c.Field, keep) {
-		found.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: "+
-			"set STAGE_RESPONSE_FIELD to another name than %s", c.Field, field)
+	if field := c.Prompt.ResponseField; c.none("STAGE_FOREACH", "STAGE_RESPONSE_FIELD") &&
+		row.Adds(field, c.Foreach.Field, keep) {
+		c.add("STAGE_FOREACH", "a result has its own field %s, which would replace the array: "+
+			"set STAGE_RESPONSE_FIELD to another name than %s", c.Foreach.Field, field)
 	}
 }
 

@@ -79,22 +79,21 @@ type Config struct {
 	Control  ControlConfig  `group:"Operation"`
 	Process  ProcessConfig  `group:"Operation"`
 
-	// tracing and metrics come from the OTEL_* variables. They are zero unless the
-	// command needs calls: the others record nothing, so a wrong OTEL_* must not stop
-	// them.
-	tracing TracingConfig
-	metrics MetricsConfig
-	secrets *Secrets          // must not be printed
-	origins map[string]origin // where each variable's value came from, for stage config
-
-	context  *NATSContext // makes the connection; nil where no context is used
-	natsFrom string       // the variable or file that named the server, or "" for STAGE_NATS_URL
-	anyInput bool         // see [Source]
-	offline  bool         // see [Source]
-	external bool         // see [Source]
-	laneSet  bool         // a setting of the batch lane was given
+	from      provenance
+	telemetry telemetry
+	secrets   *Secrets // must not be printed
 
 	maxConcurrency int // see MaxConcurrency
+}
+
+// provenance is where the values of a configuration came from, and for what command.
+type provenance struct {
+	origins map[string]origin // of each variable's value, for stage config
+	context *NATSContext      // makes the connection; nil where no context is used
+	server  string            // the variable or file that named the server, or "" for STAGE_NATS_URL
+	laneSet bool              // a setting of the batch lane was given
+
+	anyInput, offline, external bool // see [Source]
 }
 
 // MaxConcurrency returns how many calls all stages of the process may have in flight at

@@ -164,7 +164,7 @@ func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	}
 	want := map[string]origin{"STAGE_POOL_SIZE": fromFlag, "STAGE_WINDOW": fromFlag, "STAGE_NAME": fromDefault, "STAGE_TEMPLATE_FILE": fromDefault, "STAGE_LLM_API_KEY": fromFlag}
 	for variable, origin := range want {
-		if got := c.origins[variable]; got != origin {
+		if got := c.from.origins[variable]; got != origin {
 			t.Errorf("%s: got origin %s, want %s", variable, got, origin)
 		}
 	}
@@ -188,11 +188,11 @@ func TestEffectiveConfigurationReadsBackAsItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.origins, again.origins, c.secrets, again.secrets = nil, nil, nil, nil
+	c.from.origins, again.from.origins, c.secrets, again.secrets = nil, nil, nil, nil
 	if c.LaneOn() || !again.LaneOn() {
 		t.Errorf("batch lane: %v and %v", c.LaneOn(), again.LaneOn())
 	}
-	again.laneSet = false // it is there where one of its settings was given, whatever the value
+	again.from.laneSet = false // it is there where one of its settings was given, whatever the value
 	if !reflect.DeepEqual(c, again) {
 		t.Errorf("got %+v\nwant %+v", again, c)
 	}

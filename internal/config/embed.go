@@ -53,22 +53,22 @@ var chatOnly = []struct{ variable, why string }{
 // checkTask reports settings of the other task: a chat stage has no use for
 // STAGE_EMBED_*, and a stage of embeddings has none for chatOnly. A value that equals the
 // default has no effect, so it is not reported.
-func (c *Config) checkTask(found *problems) {
-	if !found.none("STAGE_TASK") {
+func (c *checker) checkTask() {
+	if !c.none("STAGE_TASK") {
 		return
 	}
 	if !c.Embeds() {
 		for _, f := range Fields() {
-			if strings.HasPrefix(f.Variable, embedPrefix) && f.text(c) != f.Fallback &&
-				found.none(f.Variable) {
-				found.add(f.Variable, "it is for embeddings: set STAGE_TASK=embed, or remove it")
+			if strings.HasPrefix(f.Variable, embedPrefix) && f.text(c.Config) != f.Fallback &&
+				c.none(f.Variable) {
+				c.add(f.Variable, "it is for embeddings: set STAGE_TASK=embed, or remove it")
 			}
 		}
 		return
 	}
 	for _, only := range chatOnly {
-		if !fieldsByVariable()[only.variable].value(c).IsZero() && found.none(only.variable) {
-			found.add(only.variable, "%s", only.why)
+		if !fieldsByVariable()[only.variable].value(c.Config).IsZero() && c.none(only.variable) {
+			c.add(only.variable, "%s", only.why)
 		}
 	}
 }

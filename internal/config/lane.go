@@ -43,7 +43,7 @@ const laneRowsMax = 1_000_000
 // was given, or batches of earlier processes are collected. A stage without a lane
 // ignores the headers that choose one, and creates no stream for it.
 func (c *Config) LaneOn() bool {
-	return c.laneSet || c.Lane.Mode == LaneBatch || c.LaneCollects()
+	return c.from.laneSet || c.Lane.Mode == LaneBatch || c.LaneCollects()
 }
 
 // CollectLane makes a stage whose settings ask for no lane collect the batches that
@@ -81,26 +81,26 @@ func HasBatchAPI(provider string) bool {
 
 // checkLane checks that the lane can work: the provider has batches, the journal keeps
 // the answers until their turn, and each row is one request.
-func (c *Config) checkLane(found *problems) {
-	if !c.LaneOn() || !found.none("STAGE_LANE") {
+func (c *checker) checkLane() {
+	if !c.LaneOn() || !c.none("STAGE_LANE") {
 		return
 	}
-	if found.none("STAGE_LLM_PROVIDER") && !HasBatchAPI(c.LLM.Provider) {
+	if c.none("STAGE_LLM_PROVIDER") && !HasBatchAPI(c.LLM.Provider) {
 		with := slices.DeleteFunc(llm.Providers(), func(p string) bool { return !HasBatchAPI(p) })
-		found.add("STAGE_LANE", "%s has no Batch API: choose %s as STAGE_LLM_PROVIDER, "+
+		c.add("STAGE_LANE", "%s has no Batch API: choose %s as STAGE_LLM_PROVIDER, "+
 			"or unset STAGE_LANE and all STAGE_LANE_*", c.LLM.Provider, orList(with))
 	}
-	if found.none("STAGE_JOURNAL") && !c.Journal.Enabled {
-		found.add("STAGE_JOURNAL", "the batch lane keeps answers there until their turn: "+
+	if c.none("STAGE_JOURNAL") && !c.Journal.Enabled {
+		c.add("STAGE_JOURNAL", "the batch lane keeps answers there until their turn: "+
 			"set it to true, or unset STAGE_LANE and all STAGE_LANE_*")
 	}
-	if c.FansOut() && found.none("STAGE_FOREACH") {
-		found.add("STAGE_FOREACH", "the batch lane answers whole rows: "+
+	if c.FansOut() && c.none("STAGE_FOREACH") {
+		c.add("STAGE_FOREACH", "the batch lane answers whole rows: "+
 			"unset this, or unset STAGE_LANE and all STAGE_LANE_*")
 	}
-	if rows := c.LaneRows(); found.none("STAGE_LANE_OPEN", "STAGE_LANE_ROWS") &&
+	if rows := c.LaneRows(); c.none("STAGE_LANE_OPEN", "STAGE_LANE_ROWS") &&
 		rows > laneRowsMax {
-		found.add("STAGE_LANE_OPEN", "%d batches of %d rows (STAGE_LANE_ROWS) are %d rows, "+
+		c.add("STAGE_LANE_OPEN", "%d batches of %d rows (STAGE_LANE_ROWS) are %d rows, "+
 			"each of which has a place in memory: lower one of the two, to %d rows or fewer",
 			c.Lane.Open, c.Lane.Rows, rows, laneRowsMax)
 	}
@@ -115,4 +115,4 @@ func (c *Config) laneSubjects() string {
 }
 
 // CallLive takes the batch lane out of the settings, so that each row is called live.
-func (c *Config) CallLive() { c.Lane.Mode, c.laneSet = LaneLive, false }
+func (c *Config) CallLive() { c.Lane.Mode, c.from.laneSet = LaneLive, false }

@@ -46,7 +46,7 @@ func TestEachSourceHidesThoseBelowIt(t *testing.T) {
 		{Source{}, "stage", fromDefault},
 	} {
 		c, err := tt.source.Load(t.Context(), NeedNothing)
-		if err != nil || c.Name != tt.name || c.origins["STAGE_NAME"] != tt.from {
+		if err != nil || c.Name != tt.name || c.from.origins["STAGE_NAME"] != tt.from {
 			t.Errorf("%+v: %v, want %q from %q", tt.source, err, tt.name, tt.from)
 		}
 	}

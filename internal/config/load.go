@@ -82,15 +82,18 @@ type Source struct {
 // depend on other values are filled in; and then everything is checked.
 func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 	c := &Config{
-		anyInput: s.AnyInput, offline: s.Offline, external: s.External,
-		origins: make(map[string]origin), secrets: cmp.Or(s.Secrets, new(Secrets)),
+		from: provenance{
+			origins:  make(map[string]origin),
+			anyInput: s.AnyInput, offline: s.Offline, external: s.External,
+		},
+		secrets: cmp.Or(s.Secrets, new(Secrets)),
 	}
 	if s.Stage != nil {
 		c.maxConcurrency = s.Stage.maxConcurrency
 	}
 
 	found := newProblems()
-	found.layers, c.context = s.layers(found)
+	found.layers, c.from.context = s.layers(found)
 	for _, f := range Fields() {
 		found.layers.loadField(ctx, c, f, found)
 	}
@@ -107,19 +110,19 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 
 	s.unknownVariables(found)
 	if _, l := found.layers.find("STAGE_NATS_URL"); l != nil && l.cli {
-		c.natsFrom = l.label("STAGE_NATS_URL")
+		c.from.server = l.label("STAGE_NATS_URL")
 	}
-	c.laneSet = found.layers.given(lanePrefix)
+	c.from.laneSet = found.layers.given(lanePrefix)
 
 	c.fillDefaults(found.layers)
 	s.checkStore(c, found)
-	c.check(need, found)
+	(&checker{c, found, need}).all()
 	if s.Offline {
 		found.forgetOpening()
 	}
 
 	if need == NeedCalls {
-		c.tracing, c.metrics = loadTelemetry(environ, found)
+		c.telemetry = loadTelemetry(environ, found)
 	}
 	if s.More != nil && len(found.byVariable) > 0 {
 		found.addMore(s.More(c))
@@ -134,7 +137,7 @@ func (s Source) Load(ctx context.Context, need Need) (*Config, error) {
 // the one of [Source.Load].
 func (c *Config) Validate(need Need) error {
 	found := newProblems()
-	c.check(need, found)
+	(&checker{c, found, need}).all()
 	return found.join(nil)
 }
 
@@ -182,10 +185,10 @@ func (c *Config) fillDefaults(given layers) {
 	e := c.LLM.Endpoint(p.Name)
 	own := ProviderVariables(p.Name)
 	if c.LLM.BaseURL == "" {
-		c.origins["STAGE_LLM_BASE_URL"] = c.origins[own+"_BASE_URL"]
+		c.from.origins["STAGE_LLM_BASE_URL"] = c.from.origins[own+"_BASE_URL"]
 	}
 	if !c.LLM.APIKey.IsSet() {
-		c.origins["STAGE_LLM_API_KEY"] = c.origins[own+"_API_KEY"]
+		c.from.origins["STAGE_LLM_API_KEY"] = c.from.origins[own+"_API_KEY"]
 	}
 	c.LLM.BaseURL, c.LLM.APIKey, c.LLM.Auth = e.BaseURL, e.APIKey, e.Auth
 	c.LLM.Region, c.LLM.Project = e.Region, e.Project
@@ -203,7 +206,7 @@ func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *prob
 		if file, byPath := ls.lookup(path); byPath {
 			secret := redact.SecretFile(file)
 			f.value(c).Set(reflect.ValueOf(secret))
-			c.origins[f.Variable] = ls.origin(path)
+			c.from.origins[f.Variable] = ls.origin(path)
 			text, err := secret.Value()
 			switch {
 			case byValue:
@@ -223,7 +226,7 @@ func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *prob
 		}
 	}
 
-	c.origins[f.Variable] = ls.origin(f.Variable)
+	c.from.origins[f.Variable] = ls.origin(f.Variable)
 	if err := f.decode(ctx, c, envconfig.LookuperFunc(ls.lookup)); err != nil {
 		found.add(f.Variable, "%v", err)
 	} else if f.Secret {

@@ -56,14 +56,14 @@ var contextNotes = []string{"name", "description", "color_scheme"}
 
 // NATSContext returns the context of the nats CLI that the connection is made by, or nil
 // if it is made without one.
-func (c *Config) NATSContext() *NATSContext { return c.context }
+func (c *Config) NATSContext() *NATSContext { return c.from.context }
 
 // NATSFrom returns what named the server: STAGE_NATS_URL, NATS_URL or a context.
 func (c *Config) NATSFrom() string {
-	if c.natsFrom == "" {
+	if c.from.server == "" {
 		return "STAGE_NATS_URL"
 	}
-	return c.natsFrom
+	return c.from.server
 }
 
 // APIPrefix returns the prefix of the subjects of the JetStream API. An empty one stands
@@ -78,7 +78,7 @@ func (n *NATSConfig) APIPrefix() string {
 // UseStore makes the configuration name the embedded server on dir, for a command that
 // was given a store by name.
 func (c *Config) UseStore(dir string) {
-	c.Data.Dir, c.NATS, c.context, c.natsFrom = dir, NATSConfig{}, nil, ""
+	c.Data.Dir, c.NATS, c.from.context, c.from.server = dir, NATSConfig{}, nil, ""
 }
 
 // layer returns the values of the context as a source. A nil context has none.

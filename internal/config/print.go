@@ -23,7 +23,7 @@ func (c *Config) Settings() map[string]string {
 
 // given reports whether the variable was set, rather than left at its default.
 func (c *Config) given(f *Field) bool {
-	from := c.origins[f.Variable]
+	from := c.from.origins[f.Variable]
 	return from != fromDefault && from != ""
 }
 
@@ -56,7 +56,7 @@ func WriteConfig(w io.Writer, c *Config) error {
 		if quoted := strconv.Quote(text); text == "" || quoted != `"`+text+`"` {
 			text = quoted
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Variable, text, c.origins[f.Variable]) //nolint:errcheck // as above
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.Variable, text, c.from.origins[f.Variable]) //nolint:errcheck // as above
 	}
 	return table.Flush()
 }

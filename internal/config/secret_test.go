@@ -45,7 +45,7 @@ func TestSecretsAreTakenWithoutTheirLastNewline(t *testing.T) {
 	if got, err := c.LLM.APIKey.Value(); got != "key" || err != nil {
 		t.Errorf("got %q, %v; want key", got, err)
 	}
-	if got := c.origins["STAGE_LLM_API_KEY"]; got != fromEnviron {
+	if got := c.from.origins["STAGE_LLM_API_KEY"]; got != fromEnviron {
 		t.Errorf("got origin %s, want that of the provider's own variable", got)
 	}
 }

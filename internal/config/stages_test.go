@@ -137,7 +137,7 @@ func TestAStageOfSeveralIsAboveTheEnvironmentAndBelowFlags(t *testing.T) {
 	if cfg.Name != "a" || cfg.Pool.Size != 4 || cfg.Window.Rows != 5 || cfg.Prompt.Template != "own" || cfg.Prompt.TemplateFile != "" {
 		t.Errorf("got %+v", cfg)
 	}
-	if got := cfg.origins["STAGE_POOL_SIZE"]; got != origin(path) {
+	if got := cfg.from.origins["STAGE_POOL_SIZE"]; got != origin(path) {
 		t.Errorf("origin %s", got)
 	}
 	source.Stage = &stages[1]

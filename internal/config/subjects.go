@@ -43,7 +43,7 @@ func (c *Config) OfResults() bool {
 
 // checkStreams checks the names of the streams, the subjects, and that nothing that the
 // stage publishes comes back as its input.
-func (c *Config) checkStreams(found *problems) {
+func (c *checker) checkStreams() {
 	names := []struct{ variable, name string }{
 		{"STAGE_INPUT_STREAM", c.Input.Stream},
 		{"STAGE_RESULT_STREAM", c.Result.Stream},
@@ -60,7 +60,7 @@ func (c *Config) checkStreams(found *problems) {
 		if s.name == "" || len(s.name) > 255 || strings.ContainsFunc(s.name, func(r rune) bool {
 			return r <= ' ' || r == 0x7f || strings.ContainsRune(`.*>/\`, r)
 		}) {
-			found.add(s.variable,
+			c.add(s.variable,
 				"%q is not a stream's name: give one without spaces and . * > / \\", s.name)
 			continue
 		}
@@ -70,38 +70,38 @@ func (c *Config) checkStreams(found *problems) {
 			chained := earlier.variable == "STAGE_INPUT_STREAM" &&
 				s.variable == "STAGE_RESULT_STREAM" && c.OfResults()
 			if earlier.name == s.name && !chained {
-				found.add(s.variable, "%s is %s already: give each its own stream", s.name,
+				c.add(s.variable, "%s is %s already: give each its own stream", s.name,
 					earlier.variable)
 				break
 			}
 		}
 	}
 
-	if c.Streams.Replicas%2 == 0 && found.none("STAGE_STREAM_REPLICAS") {
-		found.add("STAGE_STREAM_REPLICAS",
+	if c.Streams.Replicas%2 == 0 && c.none("STAGE_STREAM_REPLICAS") {
+		c.add("STAGE_STREAM_REPLICAS",
 			"%d: an even number survives no more failures than the odd one below, give 1, 3 or 5",
 			c.Streams.Replicas)
 	}
 
-	found.checkSubject("STAGE_RESULT_SUBJECT", c.Result.Subject, "results")
-	found.checkSubject("STAGE_AUDIT_SUBJECT", c.Audit.Subject, "audit")
+	c.checkSubject("STAGE_RESULT_SUBJECT", c.Result.Subject, "results")
+	c.checkSubject("STAGE_AUDIT_SUBJECT", c.Audit.Subject, "audit")
 	if bucket := c.Result.Bucket; bucket != "" && !streams.IsBucket(bucket) {
-		found.add("STAGE_RESULT_BUCKET",
+		c.add("STAGE_RESULT_BUCKET",
 			"%q is no name of a bucket: give letters, digits, - and _, at most 64", bucket)
 	}
 	switch age := c.Result.MaxAge; {
-	case !found.none("STAGE_RESULT_MAX_AGE") || age == 0:
+	case !c.none("STAGE_RESULT_MAX_AGE") || age == 0:
 	case age < time.Minute:
-		found.add("STAGE_RESULT_MAX_AGE",
+		c.add("STAGE_RESULT_MAX_AGE",
 			"%v is less than a minute: give 1m or more, or 0 to keep all results", age)
 	case c.Result.Bucket != "":
-		found.add("STAGE_RESULT_MAX_AGE", "bodies in a bucket (STAGE_RESULT_BUCKET) would stay "+
+		c.add("STAGE_RESULT_MAX_AGE", "bodies in a bucket (STAGE_RESULT_BUCKET) would stay "+
 			"when their results are dropped: unset one of the two")
 	}
 	if dead := c.Streams.DeadLetterSubject; dead != "" {
-		found.checkSubject("STAGE_DEAD_LETTER_SUBJECT", dead, "rows-failed")
+		c.checkSubject("STAGE_DEAD_LETTER_SUBJECT", dead, "rows-failed")
 	}
-	c.checkInput(found)
+	c.checkInput()
 }
 
 // checkSubject checks a subject on which the stage publishes.
@@ -113,46 +113,46 @@ func (p *problems) checkSubject(variable, subject, example string) {
 
 // checkInput checks the subject of the input: first by itself, then against all subjects
 // that the stage publishes on or captures.
-func (c *Config) checkInput(found *problems) {
+func (c *checker) checkInput() {
 	const variable = "STAGE_INPUT_SUBJECT"
 	input := c.Input.PartitionSubject(0)
 	switch {
 	case !validSubject(input, true):
-		found.add(variable, "%q is not a subject, such as rows.>", c.Input.Subject)
+		c.add(variable, "%q is not a subject, such as rows.>", c.Input.Subject)
 	case strings.Count(c.Input.Subject, partitionMark) > 1,
 		strings.Contains(c.Input.Subject, partitionMark) &&
 			!slices.Contains(strings.Split(c.Input.Subject, "."), partitionMark):
-		found.add(variable,
+		c.add(variable,
 			"%q: {partition} must be one token of the subject, as in rows.{partition}.>",
 			c.Input.Subject)
-	case !c.anyInput && found.none("STAGE_PARTITIONS") && c.Streams.Partitions > 1 &&
+	case !c.from.anyInput && c.none("STAGE_PARTITIONS") && c.Streams.Partitions > 1 &&
 		!strings.Contains(c.Input.Subject, partitionMark):
-		found.add(variable, "%q has no place for the partition: with %d partitions write it as "+
+		c.add(variable, "%q has no place for the partition: with %d partitions write it as "+
 			"rows.{partition}.>, or set STAGE_PARTITIONS=1",
 			c.Input.Subject, c.Streams.Partitions)
 	}
-	if !found.none(variable, "STAGE_NAME") {
+	if !c.none(variable, "STAGE_NAME") {
 		return
 	}
 	anyPartition := strings.ReplaceAll(c.Input.Subject, partitionMark, "*")
-	c.checkBatchSubject(anyPartition, found)
-	if c.OfResults() && found.none("STAGE_RESULT_SUBJECT") {
-		c.checkResultsIn(anyPartition, found)
+	c.checkBatchSubject(anyPartition)
+	if c.OfResults() && c.none("STAGE_RESULT_SUBJECT") {
+		c.checkResultsIn(anyPartition)
 	}
-	c.checkOutputs(anyPartition, found)
+	c.checkOutputs(anyPartition)
 }
 
 // checkResultsIn checks an input that consists of results. It must be another stage's:
 // with its own results as input, a stage would answer its answers for ever. And it must
 // not include claims, which are in the same log but are no rows.
-func (c *Config) checkResultsIn(input string, found *problems) {
+func (c *checker) checkResultsIn(input string) {
 	const variable = "STAGE_INPUT_SUBJECT"
 	if own := c.Result.Subject + "." + c.Name + ".*.*"; streams.Overlap(input, own) {
-		found.add(variable, "%q also matches the results of this stage, %s, "+
+		c.add(variable, "%q also matches the results of this stage, %s, "+
 			"which would be input again and again: name the stage whose results are meant, "+
 			"as in %s.STAGE.*.rows", c.Input.Subject, own, c.Result.Subject)
 	} else if streams.Overlap(input, c.Result.Subject+".*.*.claim") {
-		found.add(variable, "%q matches more than results, such as claims, which are no rows: "+
+		c.add(variable, "%q matches more than results, such as claims, which are no rows: "+
 			"end it with .rows, as in %s.STAGE.*.rows",
 			c.Input.Subject, c.Result.Subject)
 	}
@@ -160,7 +160,7 @@ func (c *Config) checkResultsIn(input string, found *problems) {
 
 // CheckCycle reports stages that read each other's results in a circle, for example
 // extract -> judge -> extract. They have no other input, so no row comes in; one that did
-// would be answered, and paid for, again and again. [Config.checkResultsIn] finds a stage
+// would be answered, and paid for, again and again. checkResultsIn finds a stage
 // that reads its own results.
 func CheckCycle(stages []*Config) error {
 	source := func(c *Config) *Config {
@@ -192,7 +192,7 @@ func CheckCycle(stages []*Config) error {
 
 // checkOutputs checks that no output is input again: such a row would be answered and
 // paid for again and again. For example, a dead letter on rows.failed would match rows.>.
-func (c *Config) checkOutputs(input string, found *problems) {
+func (c *checker) checkOutputs(input string) {
 	type output struct{ variable, subject string }
 	outputs := []output{
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + "." + c.Name + ".*.*"},
@@ -209,12 +209,12 @@ func (c *Config) checkOutputs(input string, found *problems) {
 	if c.Budget.Name != "" {
 		outputs = append(outputs, output{"STAGE_BUDGET", c.Budget.Name.Subjects()})
 	}
-	if !found.none("STAGE_INPUT_SUBJECT") { // it matches the results, see checkResultsIn
+	if !c.none("STAGE_INPUT_SUBJECT") { // it matches the results, see checkResultsIn
 		outputs = outputs[1:]
 	}
 	for _, out := range outputs {
-		if out.subject != "" && found.none(out.variable) && streams.Overlap(input, out.subject) {
-			found.add(out.variable, "messages on %s would be input again, "+
+		if out.subject != "" && c.none(out.variable) && streams.Overlap(input, out.subject) {
+			c.add(out.variable, "messages on %s would be input again, "+
 				"since STAGE_INPUT_SUBJECT is %q: choose another subject", out.subject,
 				c.Input.Subject)
 		}
@@ -223,7 +223,7 @@ func (c *Config) checkOutputs(input string, found *problems) {
 
 // checkBatchSubject checks that no stream captures batched requests: the server would
 // answer them in the stage's place, and the input stream would take them for rows.
-func (c *Config) checkBatchSubject(input string, found *problems) {
+func (c *checker) checkBatchSubject(input string) {
 	for _, in := range []struct{ variable, subject string }{
 		{"STAGE_INPUT_SUBJECT", input},
 		{"STAGE_RESULT_SUBJECT", c.Result.Subject + ".>"},
@@ -235,8 +235,8 @@ func (c *Config) checkBatchSubject(input string, found *problems) {
 	} {
 		taken := streams.Overlap(in.subject, BatchSubject(c.Name)) ||
 			streams.Overlap(in.subject, DeferredSubject(c.Name, "*"))
-		if in.subject != "" && found.none(in.variable) && taken {
-			found.add("STAGE_NAME",
+		if in.subject != "" && c.none(in.variable) && taken {
+			c.add("STAGE_NAME",
 				"batched requests arrive on %s, which matches %s (%s): give another name",
 				BatchSubject(c.Name), in.subject, in.variable)
 		}

@@ -21,8 +21,15 @@ type TracingConfig struct {
 	QueueSize int    // most spans that wait for an exporter, or 0 for the SDK's default
 }
 
+// telemetry has the OTEL_* variables. It is zero unless the command needs calls: the others
+// record nothing, so a wrong OTEL_* must not stop them.
+type telemetry struct {
+	tracing TracingConfig
+	metrics MetricsConfig
+}
+
 // Tracing returns the OTEL_* settings of spans.
-func (c *Config) Tracing() TracingConfig { return c.tracing }
+func (c *Config) Tracing() TracingConfig { return c.telemetry.tracing }
 
 // MetricsConfig has the OTEL_* variables of the export of metrics. The zero value is off.
 // Prometheus can scrape the metrics in any case.
@@ -34,7 +41,7 @@ type MetricsConfig struct {
 }
 
 // MetricsExport returns the OTEL_* settings of metrics.
-func (c *Config) MetricsExport() MetricsConfig { return c.metrics }
+func (c *Config) MetricsExport() MetricsConfig { return c.telemetry.metrics }
 
 // On reports whether there are spans to record.
 func (t TracingConfig) On() bool { return t.OTLP || t.Console }
@@ -55,11 +62,12 @@ type otelVariables struct {
 
 // loadTelemetry reads the OTEL_* variables. While they switch on neither tracing nor the
 // export of metrics, they are not checked: they may be meant for other programs.
-func loadTelemetry(environ map[string]string, found *problems) (t TracingConfig, m MetricsConfig) {
+func loadTelemetry(environ map[string]string, found *problems) (all telemetry) {
 	v := otelVariables{environ, found}
 	if strings.EqualFold(v.get("OTEL_SDK_DISABLED"), "true") {
-		return t, m
+		return all
 	}
+	t, m := &all.tracing, &all.metrics
 	if t.choose(v); t.On() {
 		t.load(v)
 	}
@@ -69,7 +77,7 @@ func loadTelemetry(environ map[string]string, found *problems) (t TracingConfig,
 	if t.OTLP || m.OTLP {
 		v.checkReceiver("")
 	}
-	return t, m
+	return all
 }
 
 // get returns the value of a variable without the space around it, as the SDK reads it.

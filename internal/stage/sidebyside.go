@@ -23,7 +23,7 @@ type SideBySide struct {
 // NewSideBySide returns the shared parts, by the prices, the ceiling, the pool size and
 // the limits per provider of cfg. The error is about the prices.
 func NewSideBySide(cfg *config.Config, replies *natsconn.Conn) (*SideBySide, error) {
-	prices, err := cfg.Cost.Prices(cfg.Embeds())
+	prices, err := cfg.Prices()
 	if err != nil {
 		return nil, err
 	}

@@ -132,7 +132,7 @@ func New(
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
-	prices, err := cfg.Cost.Prices(cfg.Embeds())
+	prices, err := cfg.Prices()
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func DryRun(ctx context.Context, cfg *config.Config, in Input, latency time.Dura
 	if err != nil {
 		return config.Invalid(err)
 	}
-	prices, err := cfg.Cost.Prices(cfg.Embeds())
+	prices, err := cfg.Prices()
 	if err != nil {
 		return err
 	}
