@@ -43,6 +43,7 @@ import (
 //   - oneof: the words allowed, or providers for the names of [llm.Providers]; {oneof} in
 //     the help lists them;
 //   - file, url: the value is the path of a file that must exist, or an http or https URL;
+//   - holds: what a secret is that a provider gets, see secretKinds;
 //   - deprecated: what to do instead of setting it, see [Field];
 //   - group, on a nested struct: heading in the help.
 //
@@ -204,7 +205,7 @@ type RetryConfig struct {
 type LLMConfig struct {
 	Provider        string         `env:"PROVIDER, default=openai" oneof:"providers" help:"{oneof}; any OpenAI-compatible server is openai with a base URL"`
 	BaseURL         string         `env:"BASE_URL" url:"true" help:"base URL of the provider's API, with its version path; empty: the provider's own"`
-	APIKey          Secret         `env:"API_KEY" help:"key of the provider"`
+	APIKey          Secret         `env:"API_KEY" holds:"key" help:"key of the provider"`
 	Auth            string         `env:"AUTH" oneof:"key aws google entra" help:"what authorises calls: {oneof}; key is an API key, the others are an identity of a cloud; empty: key, but the cloud's identity for bedrock and vertex without a key"`
 	Region          string         `env:"REGION" help:"region of the cloud, such as eu-central-1; empty: that of the cloud's own settings"`
 	Project         string         `env:"PROJECT" help:"project of Google Cloud; empty: that of the cloud's own settings"`
@@ -215,8 +216,8 @@ type LLMConfig struct {
 	CAFile          string         `env:"CA_FILE" file:"true" help:"path of a PEM file with a private CA for the provider"`
 	Temperature     *float64       `env:"TEMPERATURE, noinit" min:"0" max:"2" help:"sampling temperature; sent only when set"`
 	MaxTokens       *int           `env:"MAX_TOKENS, noinit" min:"1" help:"longest reply, in tokens; sent only when set"`
-	ExtraBody       Secret         `env:"EXTRA_BODY" flag:"value" help:"JSON object that is merged into every request; members named like a key, token or password are redacted"`
-	ExtraHeaders    Secret         `env:"EXTRA_HEADERS" help:"JSON object of headers that are sent with every request, to fallbacks too"`
+	ExtraBody       Secret         `env:"EXTRA_BODY" flag:"value" holds:"body" help:"JSON object that is merged into every request; members named like a key, token or password are redacted"`
+	ExtraHeaders    Secret         `env:"EXTRA_HEADERS" holds:"headers" help:"JSON object of headers that are sent with every request, to fallbacks too"`
 	AcceptTruncated bool           `env:"ACCEPT_TRUNCATED, default=false" help:"accept replies that end at the token limit"`
 	RPM             int            `env:"RPM, default=0" min:"0" help:"most requests per minute of this process, with STAGE_BUDGET of all that share it; 0: no limit"`
 	TPM             int            `env:"TPM, default=0" min:"0" help:"most tokens per minute of this process, with STAGE_BUDGET of all that share it; 0: no limit"`
@@ -231,7 +232,7 @@ type LLMConfig struct {
 // uses it too where STAGE_LLM_BASE_URL, STAGE_LLM_API_KEY and so on are unset.
 type ProviderConfig struct {
 	BaseURL string `env:"BASE_URL" url:"true" help:"base URL of this provider; empty: its own"`
-	APIKey  Secret `env:"API_KEY" help:"key of this provider"`
+	APIKey  Secret `env:"API_KEY" holds:"key" help:"key of this provider"`
 	Auth    string `env:"AUTH" oneof:"key aws google entra" help:"what authorises calls to this provider: {oneof}; empty: as STAGE_LLM_AUTH has it"`
 	Region  string `env:"REGION" help:"region of this provider's cloud"`
 	Project string `env:"PROJECT" help:"project of this provider's cloud"`

@@ -216,9 +216,7 @@ func (ls layers) loadField(ctx context.Context, c *Config, f *Field, found *prob
 					secretFileError(file, err))
 			default:
 				f.checkSecret(path, text, found)
-				// The body is read only once, so that the secrets found in it are those
-				// that are sent.
-				if f.Variable == "STAGE_LLM_EXTRA_BODY" {
+				if f.secretKind().readOnce {
 					f.value(c).Set(reflect.ValueOf(redact.NewSecret(text)))
 				}
 			}
@@ -248,20 +246,10 @@ func secretFileError(path string, err error) error {
 // checkSecret checks the text of a secret, whether the variable holds it or names its
 // file. No problem repeats the text.
 func (f *Field) checkSecret(variable, text string, found *problems) {
-	var err error
-	switch {
-	case text == "":
-	case f.Variable == "STAGE_LLM_EXTRA_BODY":
-		if _, problem := readExtraBody(text); problem != nil {
-			err = errors.New(extraBodyProblem(problem))
+	if check := f.secretKind().check; check != nil && text != "" {
+		if err := check(text); err != nil {
+			found.add(variable, "%v", err)
 		}
-	case f.Variable == "STAGE_LLM_EXTRA_HEADERS":
-		err = llm.ValidateExtraHeaders(text)
-	case strings.HasSuffix(f.Variable, "_API_KEY"):
-		err = llm.ValidateAPIKey(text)
-	}
-	if err != nil {
-		found.add(variable, "%v", err)
 	}
 }
 

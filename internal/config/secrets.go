@@ -76,14 +76,9 @@ func (s *Secrets) gather(c *Config, environ map[string]string) {
 			continue
 		}
 		text, _ := f.value(c).Interface().(Secret).Value()
-		switch {
-		case f.Variable == "STAGE_LLM_EXTRA_BODY":
-			s.llm.AddExtraBody([]byte(text))
-		case f.Variable == "STAGE_LLM_EXTRA_HEADERS":
-			llm.AddHeaderSecrets(&s.llm, text)
-		case strings.HasPrefix(f.Variable, VariablePrefix+"LLM_"):
-			s.llm.Add(text)
-		default:
+		if gather := f.secretKind().gather; gather != nil {
+			gather(&s.llm, text)
+		} else {
 			s.other.Add(text)
 		}
 	}
@@ -102,6 +97,40 @@ func (s *Secrets) gather(c *Config, environ map[string]string) {
 			strings.Join(redact.URLSecrets(environ["OTEL_EXPORTER_OTLP_"+name+"ENDPOINT"]), " "))
 	}
 }
+
+// secretKind is what is particular about secrets of a kind.
+type secretKind struct {
+	// check returns the problem of a text, without repeating it. It may be nil.
+	check func(text string) error
+	// gather adds the secrets in a text to those that are sent to a provider. It is nil
+	// for a secret that is not.
+	gather func(sent *redact.Redactor, text string)
+	// readOnce reads a file at the start and never again, so that the secrets that are
+	// found in it are those that are sent.
+	readOnce bool
+}
+
+// secretKinds has the kinds by the tag holds.
+var secretKinds = map[string]secretKind{
+	"key": {
+		check:  llm.ValidateAPIKey,
+		gather: func(sent *redact.Redactor, text string) { sent.Add(text) },
+	},
+	"headers": {check: llm.ValidateExtraHeaders, gather: llm.AddHeaderSecrets},
+	"body": {
+		check: func(text string) error {
+			if _, err := readExtraBody(text); err != nil {
+				return errors.New(extraBodyProblem(err))
+			}
+			return nil
+		},
+		gather:   func(sent *redact.Redactor, text string) { sent.AddExtraBody([]byte(text)) },
+		readOnce: true,
+	},
+}
+
+// secretKind returns the kind of a secret. One that no provider gets has the zero value.
+func (f *Field) secretKind() secretKind { return secretKinds[f.leaf.Tag.Get("holds")] }
 
 // addSeeds adds the tokens and seeds in a credentials file or an NKey seed file: lines of
 // more than 40 characters that are neither a rule of dashes nor a sentence.
