@@ -193,6 +193,44 @@ func (s *site) eraseKilled(o erase.Options, steps int) bool {
 	return true
 }
 
+// Two erasures of a row at once leave one tombstone, as each counts as an erased result, and one rest of each event. One comes
+// to its end while the other is at some step, a later one for each row.
+func TestTwoErasuresAtOnceStoreNothingTwice(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{}, nil)
+		for row := range killsMost {
+			s.rows(fmt.Sprintf("row %d of %s", row+1, secret))
+		}
+		s.rows("the last")
+		s.work(killsMost + 1)
+		before := s.usage()
+		row, overtaken := 0, true
+		for overtaken {
+			row++
+			overtaken = false
+			first := stagetest.Value(erase.New(t.Context(), s.js, s.config(), rowsOf(uint64(row))))(t) //nolint:gosec // few
+			o, steps := rowsOf(uint64(row)), 0                                                         //nolint:gosec // few
+			o.Step = func(string) error {
+				if steps++; steps != row {
+					return nil
+				}
+				overtaken = true
+				return first.Execute(t.Context())
+			}
+			s.erase(o)
+			if n := stagetest.Stored(t, s.js, "RESULTS", "results.stage.erased.>"); n != row {
+				t.Errorf("overtaken at step %d: %d tombstones, want %d", row, n, row)
+			}
+			for _, kind := range []string{"call", "row"} {
+				if n := stagetest.Stored(t, s.js, "AUDIT", "audit.stage.0."+kind); n != killsMost+1 {
+					t.Errorf("overtaken at step %d: %d events of kind %s, want %d", row, n, kind, killsMost+1)
+				}
+			}
+		}
+		s.gone(fmt.Sprintf("row %d of %s", row, secret), before, row)
+	})
+}
+
 // In a log of more rows than verify holds at once, rows that stay need the calls that they have shared with an erased one.
 func TestRowsThatSharedACallStayProven(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
