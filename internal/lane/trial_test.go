@@ -205,6 +205,32 @@ func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
 	})
 }
 
+// Lines that were neither held nor taken are read once more, even where the results have lines of rows that have not come in
+// this term: these may wait for the rows of the lines that were left.
+func TestLinesThatWereNotHeldAreReadOnceMore(t *testing.T) {
+	withBench(t, func(t *testing.T, b *bench) {
+		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
+			if seq <= trialLines+5 {
+				return batchapi.Answered, 400
+			}
+			return batchapi.Answered, 200
+		}
+		b.api.lines = b.inOrder
+		b.rows = 100
+		b.open()
+		b.until(2*time.Minute, "a batch at the provider", func() bool { return b.api.created() == 1 })
+		b.kill()
+		b.notTaken = 90
+		b.open()
+		b.until(3*time.Hour, "the rows that came to be kept", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.kept) == 90
+		})
+		b.close()
+	})
+}
+
 // Failed lines are their rows' own matter where few fail alike, where not all do, and where one reply shows that key,
 // model and settings are right: the rows fail, and nothing waits.
 func TestFailedLinesAreTheirRowsOwn(t *testing.T) {
