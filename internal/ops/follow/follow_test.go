@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	poll, endGrace = 10*time.Millisecond, 100*time.Millisecond
+	poll, endGrace = 10*time.Millisecond, time.Minute // which is far above what a loaded machine needs
 	stagetest.Main(m)
 }
 
@@ -69,7 +69,29 @@ func TestOneServerAfterTheOtherIsRead(t *testing.T) {
 	}
 }
 
+// A server that stops answers with errors before its end is seen: the reading goes on with the store.
+func TestAnErrorOfAServerThatStopsEndsNothing(t *testing.T) {
+	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
+	srv := serve(t, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	read := false
+	err := Run(ctx, cfg, slog.New(slog.DiscardHandler), func() {}, func(_ context.Context, _ jetstream.JetStream, more bool) error {
+		if more {
+			go srv.Close()
+			return io.ErrUnexpectedEOF
+		}
+		read = true
+		cancel()
+		return nil
+	})
+	if err != nil || !read {
+		t.Errorf("ended by %v, want nil; the store was read: %v", err, read)
+	}
+}
+
 func TestAnErrorOfTheReaderEndsIt(t *testing.T) {
+	defer func(before time.Duration) { endGrace = before }(endGrace)
+	endGrace = 10 * time.Millisecond
 	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
 	serve(t, cfg)
 	err := Run(t.Context(), cfg, slog.New(slog.DiscardHandler), func() {},
