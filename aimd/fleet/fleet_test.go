@@ -220,6 +220,28 @@ func TestASuspendedMember(t *testing.T) {
 	}
 }
 
+// A member that was suspended while it was about to lead, as the leader had died, follows the one that took over meanwhile,
+// though of two leaders of a term the one with its name would win.
+func TestAMemberThatSleptListensBeforeItLeads(t *testing.T) {
+	w := newWorld(t, 1, 8, 40, 5)
+	w.run(10)
+	dead, sleeper := w.leader(), w.members[0]
+	if dead.off = true; sleeper == dead {
+		sleeper = w.members[1]
+	}
+	for sleeper.answered == none {
+		w.run(0.001)
+	}
+	sleeper.off = true
+	w.run(5)
+	leader, term := w.leader(), w.leader().State().Term
+	sleeper.off = false
+	w.run(2)
+	if w.leader() != leader || leader.State().Term != term {
+		t.Errorf("%s leads in term %d, want %s in term %d", w.leader().cfg.ID, w.leader().State().Term, leader.cfg.ID, term)
+	}
+}
+
 // Without any message each goes on by its own law, at its last share, and none sends more than the rest leave it.
 func TestNoMessages(t *testing.T) {
 	w := newWorld(t, 7, 8, 40, 5)

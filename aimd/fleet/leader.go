@@ -91,7 +91,6 @@ type leader struct {
 	seq      uint64
 	planned  time.Time // when the last plan went
 	last     *plan
-	restart  time.Time // when the law restarted last
 	accepted time.Time // when a member last reported that a call was accepted
 	merged   map[string]bool
 }
@@ -316,14 +315,14 @@ func (l *leader) hear(now time.Time, r *report) {
 	l.sum.sent += atMost(r.Sent, before.Sent, turnsKept)
 	l.sum.accepted += atMost(r.Accepted, before.Accepted, turnsKept)
 	l.sum.refused += atMost(r.Refused, before.Refused, turnsKept)
+	unserved := now.Sub(l.accepted) > silent // until this report, which has the probe that the server is back by
 	l.accept(now, atMost(r.Accepted, before.Accepted, turnsKept))
 	known := len(r.Refusals) - int(atMost(r.News, before.News, uint64(len(r.Refusals))))
 	for _, f := range r.Refusals[known:] {
 		l.refuse(now, &f)
 	}
 	l.noteEpoch()
-	if r.Restart && now.Sub(l.accepted) > silent && now.Sub(l.restart) > silent {
-		l.restart = now
+	if r.Restart && unserved {
 		l.law.Restart(now)
 		l.noteEpoch()
 	}

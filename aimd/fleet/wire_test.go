@@ -53,15 +53,18 @@ func TestDecodeRefusesLies(t *testing.T) {
 		`{"plan":1,"leader":"a","rate":-1,` + curve + `}`,
 		`{"plan":1,"leader":"a","rate":1e300,` + curve + `}`,
 		`{"plan":1,"leader":"a","members":-1,` + curve + `}`,
+		`{"plan":1,"leader":"a","members":100001,` + curve + `}`,
+		`{"plan":1,"leader":"a","places":[` + strings.Repeat(`{},`, membersMax) + `{}],` + curve + `}`,
 		`{"plan":1,"leader":"a","places":[{"id":"b","s":2}],` + curve + `}`,
 		`{"plan":1,"leader":"a","places":[{"id":"b","s":1,"n":-1}],` + curve + `}`,
 		`{"report":1}`, `{"report":1,"id":"a"}`, `{"report":1,"id":"a","weight":1e9}`, `{"report":1,"id":"a","weight":1,"want":-1}`,
-		`{"report":1,"id":"a","weight":1,"in_flight":-1}`, `{"report":1,"id":"a","weight":1,"refusals":[{"turn":-1}]}`,
+		`{"report":1,"id":"a","weight":1,"in_flight":-1}`, `{"report":1,"id":"a","weight":1,"in_flight":100001}`, `{"report":1,"id":"a","weight":1,"pool":100001}`,
+		`{"report":1,"id":"a","weight":1,"refusals":[{"turn":-1}]}`,
 		`{"report":1,"id":"a","weight":1,"refusals":[` + strings.Repeat(`{},`, reportMost) + `{}]}`,
 		`{"hello":1}`, `{"hello":2,"id":"a"}`,
 	} {
 		if m, err := decode([]byte(body)); err == nil {
-			t.Errorf("%.60s is taken for %T %+v", body, m, m)
+			t.Errorf("%.60s is taken for a %T", body, m)
 		}
 	}
 }
