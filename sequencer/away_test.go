@@ -97,3 +97,26 @@ func TestKeysComeBackInTurns(t *testing.T) {
 		t.Errorf("row %d came back, %v, want the row behind those on their way", s, ok)
 	}
 }
+
+// In stream order the rows of the one key come back as far as there is room, however many wait for them: no other key needs it.
+func TestRowsOfABufferThatIsNotSharedComeBackTogether(t *testing.T) {
+	const parked, complete, rows = 40, 40, 64
+	b := newBuffer[[]byte](t, Limits{Rows: rows, Span: 4096, Parked: parked}, 0)
+	for seq := uint64(1); seq <= parked+complete; seq++ {
+		openRows(t, b, "", seq)
+		if seq > parked {
+			completeRows(t, b, seq)
+		} else if err := b.Park(seq, nil, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := uint64(0)
+	for s, ok := b.Next(); ok; s, ok = b.Next() {
+		if back++; s != back {
+			t.Errorf("row %d came back, want row %d", s, back)
+		}
+	}
+	if back != rows-complete {
+		t.Errorf("%d rows came back, want %d", back, rows-complete)
+	}
+}

@@ -66,11 +66,11 @@ func (b *Buffer[T]) crowded() bool {
 		(crowdedPart*waiting >= b.limits.Rows || crowdedPart*b.waitingBytes >= b.limits.Bytes)
 }
 
-// inReserve reports whether no more room is left in a shared buffer than the reserve.
+// inReserve reports whether no more room is left than the reserve, which only a shared
+// buffer has.
 func (b *Buffer[T]) inReserve() bool {
 	rows, bytes := b.reserveRows(), b.reserveBytes()
-	return b.limits.Shared &&
-		(b.taken() >= b.limits.Rows-rows || bytes > 0 && b.takenBytes() >= b.limits.Bytes-bytes)
+	return b.taken() >= b.limits.Rows-rows || bytes > 0 && b.takenBytes() >= b.limits.Bytes-bytes
 }
 
 func (b *Buffer[T]) reserveRows() int {
