@@ -137,6 +137,23 @@ func TestProbesGoThroughThePacer(t *testing.T) {
 	})
 }
 
+// A job is past its deadline when its call ends, and begins a pause: it waits for the end of that, as the settings are no fault
+// of its own, and probes.
+func TestAJobThatPausesThePoolLateIsHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := running(t, pool.Config{Size: 1, RowTimeout: time.Second}, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {
+			if a.Number == 1 {
+				time.Sleep(3 * time.Second)
+				return 0, badKey
+			}
+			return 0, ok
+		})
+		if r := batch(t, p, 1)[0]; r.Err != nil {
+			t.Errorf("the job fails: %v", r.Err)
+		}
+	})
+}
+
 // TestRowTimeoutLeavesOutPauses: three jobs start at 0 and may wait for 10 s. The oldest pauses the pool from second 4
 // to minute 1:04; so the others give up at 1:10, wherever they wait. A job that starts after the pause has its own 10
 // s.

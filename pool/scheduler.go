@@ -220,7 +220,7 @@ func (s *scheduler) start(t *task) {
 	t.index = s.indexes
 	s.indexes++
 	t.started = s.tick
-	if s.cfg.RowTimeout > 0 && !t.Single {
+	if s.cfg.RowTimeout > 0 {
 		t.deadline = s.running().Add(s.cfg.RowTimeout)
 	}
 }
