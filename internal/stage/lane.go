@@ -111,7 +111,7 @@ func (l *batchLanes) lanePaused(why error) {
 	if !errors.Is(why, cost.ErrCeiling) {
 		why = fmt.Errorf("fatal provider error: %w", why)
 	}
-	l.stop(&FatalError{Err: why})
+	l.ending.stop(&FatalError{Err: why})
 }
 
 // recordBatch records a change in the life of a batch, and counts the changes that alerts

@@ -90,9 +90,9 @@ func (s *Stage) Run(soft, hard context.Context) error {
 	defer s.followRoom()()
 	hard, kill := context.WithCancelCause(hard)
 	defer kill(nil)
-	soft, s.stop = context.WithCancelCause(soft)
-	defer s.stop(nil)
-	defer context.AfterFunc(soft, func() { s.drain(soft, hard, kill) })()
+	soft, s.ending.stop = context.WithCancelCause(soft)
+	defer s.ending.stop(nil)
+	defer context.AfterFunc(soft, func() { s.ending.drain(soft, hard, kill) })()
 	// Workers that wait for room in the audit would keep the pool from ending.
 	defer stopping.After(hard, hardRoomTimeout, s.recorder.Hurry)()
 
@@ -108,7 +108,7 @@ func (s *Stage) Run(soft, hard context.Context) error {
 
 	stopReport()
 	stopSpread()
-	s.stop(nil)
+	s.ending.stop(nil)
 	finishCalls()
 	stopAnswers()
 	s.end(soft, hard, err)
@@ -184,7 +184,7 @@ func (s *Stage) startSpread(soft, hard context.Context) (stop func()) {
 	}
 	return stopping.Background(hard, func(ctx context.Context) {
 		if err := s.spread.Run(soft, ctx); err != nil {
-			s.stop(err)
+			s.ending.stop(err)
 		}
 	})
 }
@@ -200,7 +200,7 @@ func (s *Stage) consume(soft, hard context.Context) error {
 		serving.Go(func() error {
 			err := config.Explained(c.Run(soft, hard))
 			if err != nil {
-				s.stop(err)
+				s.ending.stop(err)
 			}
 			return err
 		})
@@ -220,7 +220,7 @@ func (s *Stage) checkPartitions(ctx context.Context) error {
 	}
 	err := checks.Wait()
 	if err != nil {
-		s.stop(err)
+		s.ending.stop(err)
 	}
 	return err
 }

@@ -97,7 +97,7 @@ func (ps *pauses) paused(p pool.Pause) {
 	}
 
 	if ps.exit && fatal != nil {
-		ps.stop(&FatalError{Err: fatal})
+		ps.ending.stop(&FatalError{Err: fatal})
 	}
 }
 
@@ -218,7 +218,7 @@ func (ps *pauses) giveUpAbsent(ctx context.Context) {
 		}
 		if p := stats.Pause; !p.Absent.IsZero() && time.Since(p.Absent) >= absentPatience {
 			err := fmt.Errorf("fatal provider error: %w; gave up after %v", p.Err, absentPatience)
-			ps.stop(&FatalError{Err: err})
+			ps.ending.stop(&FatalError{Err: err})
 			return
 		}
 	}

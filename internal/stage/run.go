@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Deps are the things that a stage finds outside itself, for tests to replace. The
-// program sets Logger, Reloads, Console and NewInput.
+// Deps are the things that a stage finds outside itself, for tests to replace.
+// NATS, DialLLM and Listener are for tests; the program sets the rest.
 type Deps struct {
 	// NATS connects. If it is nil, the stage connects to the server of the configuration,
 	// or to an embedded one. Run closes the connection. On a connection given here,
@@ -183,7 +183,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 				}
 				err = fmt.Errorf("stage %s: %w", s.Cfg.Name, err)
 			}
-			s.why.Store(&why)
+			s.ShowEnded(why)
 			return err
 		})
 	}
@@ -213,7 +213,7 @@ func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stag
 			case <-reloads:
 			}
 			for _, s := range stages {
-				if s.endedBy() == "" { // a stage that has ended needs no key
+				if s.ending.endedBy() == "" { // a stage that has ended needs no key
 					s.reloadKey()
 				}
 			}

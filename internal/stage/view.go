@@ -52,7 +52,7 @@ type view struct {
 	lanes    batchLanes
 	sharing  sharing
 	steering steering // the orders of operators
-	ending
+	ending   ending
 	watchdog watchdog
 	activity *status.Activity
 	history  *status.History
@@ -177,6 +177,19 @@ func (v *view) places() hold.Places {
 	}
 }
 
+// WaitsFor returns what a stop that begins now would wait for. Safe for concurrent use.
+func (v *view) WaitsFor() status.StopReport {
+	now := time.Now()
+	r := status.StopReport{
+		Since: now.UTC(), By: now.UTC().Add(v.Cfg.Process.StopTimeout),
+		Calls: v.executor.Pool.Stats().InFlight,
+	}
+	for _, c := range v.consumers {
+		r.Results += c.Status().Buffered
+	}
+	return r
+}
+
 // Summary returns the numbers of this run so far: rows, retries, delays, tokens and cost.
 // It is safe for concurrent use.
 func (v *view) Summary() *auditlog.Summary {
@@ -274,7 +287,8 @@ func (v *view) look(consumers ...*consumer.Consumer) status.Snapshot {
 // process returns the reasons for which all rows of the process wait.
 func (v *view) process(now time.Time) status.Process {
 	p := status.Process{
-		Ended: v.endedBy(), Stop: v.stopReport(), Down: v.Conn.Down(), Audit: v.recorder.Problem(),
+		Ended: v.ending.endedBy(), Stop: v.ending.stopReport(),
+		Down: v.Conn.Down(), Audit: v.recorder.Problem(),
 		Drained: v.steering.drained(),
 		Starved: v.activity.StarvedSince(now), Rows: rowsOfAPause(v.Cfg),
 		Vacant: make(map[int]bool),

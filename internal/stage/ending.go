@@ -56,19 +56,6 @@ func (e *ending) logStop(cause error, waits *status.StopReport) {
 	}
 }
 
-// WaitsFor returns what a stop that begins now would wait for. Safe for concurrent use.
-func (e *ending) WaitsFor() status.StopReport {
-	now := time.Now()
-	r := status.StopReport{
-		Since: now.UTC(), By: now.UTC().Add(e.Cfg.Process.StopTimeout),
-		Calls: e.executor.Pool.Stats().InFlight,
-	}
-	for _, c := range e.consumers {
-		r.Results += c.Status().Buffered
-	}
-	return r
-}
-
 // stopReport returns what the present stop waits for, or nil if the stage does not stop.
 func (e *ending) stopReport() *status.StopReport {
 	since := e.since.Load()
@@ -113,4 +100,4 @@ func (e *ending) endedBy() string {
 
 // ShowEnded makes the status say why the stage has ended, where its process continues.
 // Run must have returned. It is safe for concurrent use.
-func (e *ending) ShowEnded(why string) { e.why.Store(&why) }
+func (s *Stage) ShowEnded(why string) { s.ending.why.Store(&why) }

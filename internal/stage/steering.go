@@ -135,7 +135,7 @@ func (s *steering) carryOut(ctx context.Context, o *control.Order) (control.Outc
 // steer refuses orders that make no sense now, and has the others carried out.
 func (s *steering) steer(ctx context.Context, o *control.Order) (control.Outcome, string) {
 	switch p := o.Partition; {
-	case s.stopReport() != nil:
+	case s.ending.stopReport() != nil:
 		return control.Refused, "this process is stopping"
 	case p != nil && *p >= len(s.consumers):
 		return control.Refused, fmt.Sprintf("there is no partition %d: they are numbered from 0 "+
