@@ -267,7 +267,7 @@ func (d *desk) begin(soft, hard context.Context, e *entry) {
 	}
 	ctx, stop := context.WithCancelCause(soft)
 	t := &term{
-		Service: d.service, shelf: d.shelf, run: r, id: e.id, before: e.claim, stop: stop,
+		service: d.service, shelf: d.shelf, run: r, id: e.id, before: e.claim, stop: stop,
 		hard: func() context.Context { return hard }, writing: make(chan struct{}, 1),
 	}
 	d.terms[e.id] = t

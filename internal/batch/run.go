@@ -38,8 +38,8 @@ var (
 // run is one batched request in progress: it makes the calls of its prompts through the
 // stage's pool. It implements [llm.BatchCaller].
 type run struct {
-	*Service
-	id string
+	service *Service
+	id      string
 
 	// deferred means that nobody waits for the batch: a prompt waits for its turn without
 	// limit, and for each call to be in the audit.
@@ -55,13 +55,12 @@ type run struct {
 
 // newRun gives a batched request its identifier.
 func (b *Service) newRun() *run {
-	return &run{Service: b, id: call.NewID(), all: make(chan struct{}, 1)}
+	return &run{service: b, id: call.NewID(), all: make(chan struct{}, 1)}
 }
 
 // promptCall is one attempt at a prompt on its way through the pool: prepared holds the
 // bytes of request for target.
 type promptCall struct {
-	run      *run
 	request  llm.Request
 	target   int
 	prepared *llm.Prepared
@@ -72,19 +71,19 @@ type promptCall struct {
 func (c *promptCall) weight() int64 { return call.EstimateTokens(c.prepared, &c.request) }
 
 // Provider is the first provider. It implements [llm.BatchCaller].
-func (r *run) Provider() string { return r.caller.At(0).Provider() }
+func (r *run) Provider() string { return r.service.caller.At(0).Provider() }
 
 // Call makes one attempt at a request through the pool. When ctx ends, or after
 // turnTimeout, it no longer waits for its turn; it always waits for a call in flight. It
 // implements [llm.BatchCaller].
 func (r *run) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error) {
-	first := r.caller.At(0)
-	if err := r.caller.Affordable(request.Model); err != nil {
+	first := r.service.caller.At(0)
+	if err := r.service.caller.Affordable(request.Model); err != nil {
 		return nil, err
 	}
-	call := &promptCall{run: r, request: *request}
+	c := &promptCall{request: *request}
 	var err error
-	if call.prepared, err = first.Prepare(&call.request); err != nil {
+	if c.prepared, err = first.Prepare(&c.request); err != nil {
 		return nil, err
 	}
 	if !r.deferred {
@@ -93,12 +92,13 @@ func (r *run) Call(ctx context.Context, request *llm.Request) (*llm.Reply, error
 		defer cancel()
 	}
 	var reply *llm.Reply
-	err = r.executor.CallOnce(ctx, call.weight, func(ctx context.Context, a pool.Attempt) (verdict pool.Verdict) {
-		reply, verdict = r.attempt(ctx, call, a)
+	attempt := func(ctx context.Context, a pool.Attempt) (verdict pool.Verdict) {
+		reply, verdict = r.attempt(ctx, c, a)
 		return verdict
-	})
-	if r.deferred && call.stored != nil {
-		r.awaitStored(call.stored)
+	}
+	err = r.service.executor.CallOnce(ctx, c.weight, attempt)
+	if r.deferred && c.stored != nil {
+		r.awaitStored(c.stored)
 	}
 	if err != nil {
 		err = r.explain(err)
@@ -114,7 +114,7 @@ func (r *run) awaitStored(stored <-chan struct{}) {
 	select {
 	case <-stored:
 	case <-timer.C:
-		r.log.Warn("a result of a deferred batch is kept before its call is in the audit", slog.String("batch_id", r.id))
+		r.service.log.Warn("a result of a deferred batch is kept before its call is in the audit", slog.String("batch_id", r.id))
 	}
 }
 
@@ -142,7 +142,7 @@ func (r *run) explain(err error) error {
 		return &llm.Error{Provider: r.Provider(), Class: llm.Capacity, Reason: llm.ReasonRateLimited, Err: err}
 	}
 	if p, ok := errors.AsType[*pool.PanicError](err); ok {
-		r.log.Error("a call panicked: this is a bug in the stage, please report it",
+		r.service.log.Error("a call panicked: this is a bug in the stage, please report it",
 			slog.String("batch_id", r.id), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
 		return &llm.Error{Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
 	}
@@ -150,46 +150,47 @@ func (r *run) explain(err error) error {
 }
 
 // attempt makes one call. It runs on a worker of the pool.
-func (b *Service) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
-	if c.run.may != nil {
-		if err := c.run.may(); err != nil {
+func (r *run) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
+	caller := r.service.caller
+	if r.may != nil {
+		if err := r.may(); err != nil {
 			return nil, pool.Verdict{Class: pool.Cancelled, Err: err, Unsent: true}
 		}
 	}
-	if err := b.caller.Exhausted(); err != nil {
+	if err := caller.Exhausted(); err != nil {
 		verdict := pooled.Judge(&llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err}, &llm.Exchange{})
 		verdict.Unsent = true
 		return nil, verdict
 	}
 	if a.Server != c.target {
-		ended, err := b.readdress(c, a.Server)
+		ended, err := r.readdress(c, a.Server)
 		if err != nil { // not the server's doing, so the pool must learn nothing from it
 			return nil, pool.Verdict{Class: pool.Cancelled, Err: err, Unsent: true}
 		}
 		defer ended()
 	}
-	to := b.caller.At(c.target)
-	place := b.caller.Began(call.Ongoing{Partition: call.NoPartition, Attempt: a.Number, Provider: to.Provider(), Model: c.prepared.Model})
+	to := caller.At(c.target)
+	place := caller.Began(call.Ongoing{Partition: call.NoPartition, Attempt: a.Number, Provider: to.Provider(), Model: c.prepared.Model})
 	x, err := to.Do(ctx, c.prepared)
-	b.caller.Ended(place)
-	call := b.caller.Outcome(c.target, c.prepared, a, x, err)
+	caller.Ended(place)
+	o := caller.Outcome(c.target, c.prepared, a, x, err)
 	c.stored = make(chan struct{})
-	c.run.record(call.Event, c.stored)
-	b.caller.Count(call)
-	b.caller.NoteRefusal(call, func() []string { return []string{c.request.Prompt, c.request.Context} })
-	b.log.Debug("call", slog.String("batch_id", c.run.id), slog.String("provider", call.Event.Provider),
-		slog.String("status", string(call.Event.Status)), slog.Float64("latency_ms", milliseconds(x.Latency)))
-	return x.Reply, call.Verdict()
+	r.record(o.Event, c.stored)
+	caller.Count(o)
+	caller.NoteRefusal(o, func() []string { return []string{c.request.Prompt, c.request.Context} })
+	r.service.log.Debug("call", slog.String("batch_id", r.id), slog.String("provider", o.Event.Provider),
+		slog.String("status", string(o.Event.Status)), slog.Float64("latency_ms", milliseconds(x.Latency)))
+	return x.Reply, o.Verdict()
 }
 
 // readdress prepares the call for a fallback, which the pool chooses while the first
 // provider has no capacity: with the fallback's own model, and within its own limit of
 // calls per minute. ended must be called when the call has ended.
-func (b *Service) readdress(c *promptCall, to int) (ended func(), err error) {
-	t := b.caller.At(to)
+func (r *run) readdress(c *promptCall, to int) (ended func(), err error) {
+	t := r.service.caller.At(to)
 	ended, ok := func() {}, true
-	if t.Provider() != c.run.Provider() { // the first provider's turn is counted already
-		ended, ok = b.batch.TryTurn(t.Provider())
+	if t.Provider() != r.Provider() { // the first provider's turn is counted already
+		ended, ok = r.service.batch.TryTurn(t.Provider())
 	}
 	if !ok {
 		return nil, &llm.Error{
@@ -208,10 +209,10 @@ func (b *Service) readdress(c *promptCall, to int) (ended func(), err error) {
 // record stores the event of a call, and closes stored when it is.
 func (r *run) record(c *auditlog.Call, stored chan<- struct{}) {
 	r.mu.Lock()
-	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.caller.RunID(), r.id, r.calls
+	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.service.caller.RunID(), r.id, r.calls
 	r.calls++
 	r.mu.Unlock()
-	r.recorder.RecordCall(c, func() {
+	r.service.recorder.RecordCall(c, func() {
 		close(stored)
 		r.mu.Lock()
 		r.stored++
@@ -239,7 +240,7 @@ func (r *run) awaitAudit(ctx context.Context) {
 		select {
 		case <-r.all:
 		case <-timer.C:
-			r.log.Warn("a batched request is answered before its calls are in the audit", slog.String("batch_id", r.id), slog.Int("missing", missing))
+			r.service.log.Warn("a batched request is answered before its calls are in the audit", slog.String("batch_id", r.id), slog.Int("missing", missing))
 			return
 		case <-ctx.Done():
 			return

@@ -55,13 +55,13 @@ func endedBy(s State) error {
 // term is the time from a claim of a deferred batch to its end, by this process. It
 // implements [llm.BatchKeeper].
 type term struct {
-	*Service
-	shelf  *shelf
-	run    *run
-	id     string
-	before uint64 // sequence of the claim before its own
-	stop   context.CancelCauseFunc
-	hard   func() context.Context // ends when the process must end at once
+	service *Service
+	shelf   *shelf
+	run     *run
+	id      string
+	before  uint64 // sequence of the claim before its own
+	stop    context.CancelCauseFunc
+	hard    func() context.Context // ends when the process must end at once
 
 	claim   uint64        // sequence of its own claim; constant once it has one
 	writing chan struct{} // has a place for the one write under way, see write
@@ -81,7 +81,7 @@ func (t *term) work(ctx context.Context) {
 	if request == nil {
 		t.gone = errors.Is(err, errGone)
 		if err != nil && ctx.Err() == nil {
-			t.log.Debug("deferred batch not taken", slog.String("batch_id", t.id), slog.Any("error", err))
+			t.service.log.Debug("deferred batch not taken", slog.String("batch_id", t.id), slog.Any("error", err))
 		}
 		return
 	}
@@ -89,7 +89,7 @@ func (t *term) work(ctx context.Context) {
 		t.finish(err) //nolint:contextcheck // as above. While the stream is full no call begins
 		return
 	}
-	t.log.Info("deferred batch taken", slog.String("batch_id", t.id), slog.Int("prompts", len(request.Prompts)), slog.Int("results", t.done()))
+	t.service.log.Info("deferred batch taken", slog.String("batch_id", t.id), slog.Int("prompts", len(request.Prompts)), slog.Int("results", t.done()))
 	beating, still := context.WithCancel(context.WithoutCancel(ctx))
 	var beats sync.WaitGroup
 	beats.Go(func() { t.beat(beating) })
@@ -106,7 +106,7 @@ func (t *term) work(ctx context.Context) {
 // batch is another's, or gone.
 func (t *term) begin(ctx context.Context) (*llm.BatchRequest, error) {
 	subject, sent := t.shelf.subject(t.id, partClaim), time.Now()
-	seq, err := t.shelf.append(ctx, subject, nats.Header{streams.HeaderOwner: {t.caller.RunID()}}, nil, subject, t.before)
+	seq, err := t.shelf.append(ctx, subject, nats.Header{streams.HeaderOwner: {t.service.caller.RunID()}}, nil, subject, t.before)
 	if err != nil && !streams.Conflict(err) {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (t *term) begin(ctx context.Context) (*llm.BatchRequest, error) {
 // again once a minute, as someone may fix it, unless the batch has a model of its own.
 func (t *term) resume(ctx context.Context, request *llm.BatchRequest) error {
 	for {
-		err := t.batch.Resume(ctx, t.run, request, t)
+		err := t.service.batch.Resume(ctx, t.run, request, t)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -152,7 +152,7 @@ func (t *term) resume(ctx context.Context, request *llm.BatchRequest) error {
 			return err
 		}
 		t.Waits(fatal)
-		t.log.Warn("deferred batch waits: the provider refuses its calls", slog.String("batch_id", t.id), slog.Any("error", fatal))
+		t.service.log.Warn("deferred batch waits: the provider refuses its calls", slog.String("batch_id", t.id), slog.Any("error", fatal))
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -192,7 +192,7 @@ func (t *term) end(ctx context.Context, why string) error {
 
 // finish gives the batch up, for others to take unless it is over or theirs.
 func (t *term) finish(why error) {
-	log := t.log.With(slog.String("batch_id", t.id), slog.Int("results", t.done()), slog.Any("why", why))
+	log := t.service.log.With(slog.String("batch_id", t.id), slog.Int("results", t.done()), slog.Any("why", why))
 	if errors.Is(why, errCancelled) {
 		_ = t.write(partBeat, t.progress(), nil) // of the calls that were in flight, for lists
 	}
@@ -284,7 +284,7 @@ func (t *term) Kept(i int) bool {
 func (t *term) Keep(i int, r llm.BatchResult, tokens *llm.BatchTokens) error {
 	result := &storedResult{r, tokens}
 	body := encodeJSON(result)
-	if size, most := len(body), t.bytesMax(); size > most {
+	if size, most := len(body), t.service.bytesMax(); size > most {
 		result.BatchResult = llm.BatchResult{
 			Status: llm.BatchError, Reason: llm.ReasonResultTooLarge,
 			Error: fmt.Sprintf("the answer takes %d bytes, and a message of the server at most %d", size, most),
@@ -300,7 +300,7 @@ func (t *term) Keep(i int, r llm.BatchResult, tokens *llm.BatchTokens) error {
 			return err
 		}
 		if wait == storeAgainFirst {
-			t.log.Warn("a result of a deferred batch can't be stored, trying again; no further call is made in its place",
+			t.service.log.Warn("a result of a deferred batch can't be stored, trying again; no further call is made in its place",
 				slog.String("batch_id", t.id), slog.Int("prompt", i), slog.Any("error", err))
 		}
 		t.note("a result can't be stored: " + explained(err))
