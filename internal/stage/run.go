@@ -19,7 +19,7 @@ import (
 )
 
 // Deps are the things that a stage finds outside itself, for tests to replace.
-// NATS, DialLLM and Listener are for tests; the program sets the rest.
+// NATS and DialLLM are for tests alone; the program sets the rest.
 type Deps struct {
 	// NATS connects. If it is nil, the stage connects to the server of the configuration,
 	// or to an embedded one. Run closes the connection. On a connection given here,
