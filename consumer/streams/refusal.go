@@ -34,6 +34,7 @@ const (
 	codeStoreFailed   = 10077 // the stream is full, or its store has failed
 	codeConflict      = 10071 // the condition does not hold
 	codeConflictOnWay = 10164 // another append on the same condition is under way
+	codeNotYetChecked = 10163 // the condition can't be checked at the moment
 )
 
 // Refusal is why the server did not store a message, by its answer; nil when it did. A
@@ -79,6 +80,23 @@ func Full(err error) bool {
 func Conflict(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
 	return ok && (refused.code == codeConflict || refused.code == codeConflictOnWay)
+}
+
+// Temporary reports whether the server has refused a message for a reason that may be gone
+// soon: nobody stores what is sent to its subject, the stream has no quorum, or the
+// message's condition does not hold or can't be checked.
+func Temporary(err error) bool {
+	refused, ok := errors.AsType[*refusedError](err)
+	if !ok {
+		return false
+	}
+	switch refused.code {
+	case 0:
+		return refused.why == whyNobody // no stream gives an empty answer, so it may stay
+	case codeConflict, codeConflictOnWay, codeNotYetChecked, codeNoQuorum:
+		return true
+	}
+	return false
 }
 
 // RefusedForGood reports whether the server has refused a message for another reason than

@@ -22,7 +22,7 @@ func TestRowsDoNotWaitForTheOnesAfterThem(t *testing.T) {
 			return &nats.Msg{Data: []byte("{}")}, nil
 		})
 		defer a.stop()
-		l := &Loader{batch: true, group: 500, lanes: make([]lane, 1)}
+		l := &Loader{batch: true, group: 500, entrances: make([]entrance, 1)}
 		began := time.Now()
 		for i, want := range []struct {
 			rows  int

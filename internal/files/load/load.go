@@ -10,7 +10,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
@@ -38,14 +37,14 @@ import (
 //
 // It is not safe for concurrent use.
 type Loader struct {
-	nc     *nats.Conn
-	js     jetstream.JetStream
-	stream string
-	id     string
-	batch  bool
-	group  int    // most rows of a group, and between two records
-	lanes  []lane // one for each partition
-	key    string // field that chooses the lane of a row; empty means each in turn
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	stream    string
+	id        string
+	batch     bool
+	group     int        // most rows of a group, and between two records
+	entrances []entrance // one for each partition
+	key       string     // field that chooses the partition of a row; empty means each in turn
 
 	position loadPosition
 	known    int64  // rows that the server has confirmed to this loader
@@ -64,8 +63,8 @@ const (
 	RetryWaitMax = 5 * time.Second
 )
 
-// lane is how a source's rows get into one partition.
-type lane struct {
+// entrance is how a source's rows get into one partition.
+type entrance struct {
 	streams.InputAddress
 	end uint64 // stream sequence of the last message there, or 0
 }
@@ -101,9 +100,9 @@ func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id, key string)
 		if err != nil {
 			return nil, 0, config.Invalid(config.Explained(err))
 		}
-		l.lanes = append(l.lanes, lane{InputAddress: address})
+		l.entrances = append(l.entrances, entrance{InputAddress: address})
 	}
-	if l.position, err = newLoadPosition(ctx, js, cfg, l.lanes[0].Stored); err != nil {
+	if l.position, err = newLoadPosition(ctx, js, cfg, l.entrances[0].Stored); err != nil {
 		return nil, 0, err
 	}
 	loaded, l.position.seq, err = l.look(ctx)
@@ -112,10 +111,10 @@ func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id, key string)
 
 // Subjects returns where the rows go, for people.
 func (l *Loader) Subjects() string {
-	if len(l.lanes) == 1 {
-		return l.lanes[0].Publish
+	if len(l.entrances) == 1 {
+		return l.entrances[0].Publish
 	}
-	return fmt.Sprintf("%s … (%d partitions)", l.lanes[0].Publish, len(l.lanes))
+	return fmt.Sprintf("%s … (%d partitions)", l.entrances[0].Publish, len(l.entrances))
 }
 
 // look finds out how many rows are stored, and the sequence of the newest record. The
@@ -181,21 +180,21 @@ func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (load
 // the load.
 func (l *Loader) lastRows(ctx context.Context) (furthest int64, end uint64, all bool, err error) {
 	all = true
-	for i := range l.lanes {
-		lane := &l.lanes[i]
-		m, err := streams.LastMessage(ctx, l.nc, l.stream, lane.Stored)
+	for i := range l.entrances {
+		e := &l.entrances[i]
+		m, err := streams.LastMessage(ctx, l.nc, l.stream, e.Stored)
 		if err != nil {
-			return 0, 0, false, fmt.Errorf("read the last row on %s: %w", lane.Stored, err)
+			return 0, 0, false, fmt.Errorf("read the last row on %s: %w", e.Stored, err)
 		}
 		if m == nil {
-			lane.end, all = 0, false
+			e.end, all = 0, false
 			continue
 		}
 		row, err := strconv.ParseInt(m.Header.Get(streams.HeaderLoadRow), 10, 64)
 		if err != nil || m.Header.Get(streams.HeaderLoadID) != l.id {
-			return 0, 0, false, fmt.Errorf("another program publishes on %s, the subject of this load: message %d has no %s %s", lane.Stored, m.Sequence, streams.HeaderLoadID, l.id)
+			return 0, 0, false, fmt.Errorf("another program publishes on %s, the subject of this load: message %d has no %s %s", e.Stored, m.Sequence, streams.HeaderLoadID, l.id)
 		}
-		if lane.end = m.Sequence; row > furthest {
+		if e.end = m.Sequence; row > furthest {
 			furthest, end = row, m.Sequence
 		}
 	}
@@ -218,9 +217,9 @@ func (l *Loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
 	rows := make(map[uint64]bool)
 	most := int(record.Until - record.Loaded)
-	for _, lane := range l.lanes {
+	for _, e := range l.entrances {
 		for from := record.Last + 1; len(rows) < most; {
-			m, err := streams.NextMessage(ctx, l.nc, l.stream, lane.Stored, from)
+			m, err := streams.NextMessage(ctx, l.nc, l.stream, e.Stored, from)
 			if err != nil {
 				return 0, 0, err
 			}
@@ -232,7 +231,7 @@ func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 		}
 	}
 	err = l.position.results(ctx, record, func(subject string, seq uint64) bool {
-		if slices.ContainsFunc(l.lanes, func(lane lane) bool { return lane.Stored == subject }) {
+		if slices.ContainsFunc(l.entrances, func(e entrance) bool { return e.Stored == subject }) {
 			rows[seq] = true
 		}
 		return len(rows) < most
@@ -270,16 +269,16 @@ func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, 
 	}
 }
 
-// lane returns the lane of row n of the source, counted from 1.
-func (l *Loader) lane(body []byte, n int64) *lane {
-	if lanes := int64(len(l.lanes)); l.key == "" || lanes == 1 {
-		return &l.lanes[(n-1)%lanes]
+// entranceOf returns the entrance of row n of the source, counted from 1.
+func (l *Loader) entranceOf(body []byte, n int64) *entrance {
+	if all := int64(len(l.entrances)); l.key == "" || all == 1 {
+		return &l.entrances[(n-1)%all]
 	}
 	var fields map[string]json.RawMessage
 	_ = json.Unmarshal(body, &fields) // a body that is no object has no fields
 	h := fnv.New32a()
-	_, _ = h.Write(fields[l.key])                   // a hash never fails
-	return &l.lanes[h.Sum32()%uint32(len(l.lanes))] //nolint:gosec // few
+	_, _ = h.Write(fields[l.key])                           // a hash never fails
+	return &l.entrances[h.Sum32()%uint32(len(l.entrances))] //nolint:gosec // few
 }
 
 // gather takes the next group of rows.
@@ -307,7 +306,7 @@ func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 			m.Header = make(nats.Header, 2)
 		}
 		n := loaded + int64(len(group)) + 1
-		m.Subject = l.lane(m.Data, n).Publish
+		m.Subject = l.entranceOf(m.Data, n).Publish
 		m.Header.Set(streams.HeaderLoadID, l.id)
 		m.Header.Set(streams.HeaderLoadRow, strconv.FormatInt(n, 10))
 		bytes += len(m.Data)
@@ -319,20 +318,18 @@ func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 // record writes that the rows up to loaded are stored, and that those up to until may be
 // from now on.
 func (l *Loader) record(ctx context.Context, loaded, until int64) error {
-	for wait := retryWaitFirst; ; wait = min(2*wait, RetryWaitMax) {
+	for range streams.Retry(ctx, retryWaitFirst, RetryWaitMax) {
 		err := l.position.write(ctx, loadRecord{Loaded: loaded, Until: until, End: l.end, Last: l.last})
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, errRivalLoad):
-			return fmt.Errorf("load rows on %s: %w", l.lanes[0].Publish, err)
+			return fmt.Errorf("load rows on %s: %w", l.entrances[0].Publish, err)
 		case Refused(err), errors.Is(err, nats.ErrPermissionViolation):
 			return fmt.Errorf("record the position of the load: %w", err)
 		}
-		if err := Pause(ctx, wait); err != nil {
-			return err
-		}
 	}
+	return context.Cause(ctx)
 }
 
 // store appends one group, the first after row loaded, and returns how many rows are
@@ -391,7 +388,7 @@ func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (in
 // was at the last look.
 func (l *Loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) error {
 	first := rows[0]
-	if end := l.lane(first.Data, loaded+1).end; end > 0 {
+	if end := l.entranceOf(first.Data, loaded+1).end; end > 0 {
 		first.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(end, 10))
 		first.Header.Del(jetstream.ExpectedLastSeqHeader)
 	} else {
@@ -403,7 +400,7 @@ func (l *Loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) er
 		return err
 	}
 	for i, m := range rows { // nothing comes between the messages of a batch
-		l.lane(m.Data, loaded+1+int64(i)).end = seq - uint64(len(rows)-1-i)
+		l.entranceOf(m.Data, loaded+1+int64(i)).end = seq - uint64(len(rows)-1-i)
 	}
 	l.known, l.end, l.last = loaded+int64(len(rows)), seq, seq
 	return nil
@@ -422,13 +419,6 @@ func Pause(ctx context.Context, wait time.Duration) error {
 // Refused reports whether the server, or the client library for it, does not take a
 // message, and would not take it later.
 func Refused(err error) bool {
-	return errors.Is(err, streams.ErrRefused) && !Transient(err) || streams.TooLarge(err) ||
+	return errors.Is(err, streams.ErrRefused) && !streams.Temporary(err) || streams.TooLarge(err) ||
 		errors.Is(err, nats.ErrBadHeaderMsg) || errors.Is(err, nats.ErrBadSubject)
-}
-
-// Transient reports whether a refusal of the server is worth a retry: there is no leader,
-// or a conflict that the stream does not show.
-func Transient(err error) bool {
-	text := err.Error()
-	return strings.Contains(text, "no stream captures") || strings.Contains(text, "wrong last") || strings.Contains(text, "unavailable")
 }
