@@ -81,7 +81,7 @@ func BenchmarkSkipValue(b *testing.B) {
 		b.Run("value="+name, func(b *testing.B) {
 			b.SetBytes(int64(len(value)))
 			for b.Loop() {
-				if SkipValue(value, 0) != len(value) {
+				if skipValue(value, 0) != len(value) {
 					b.Fatal("it ends elsewhere")
 				}
 			}

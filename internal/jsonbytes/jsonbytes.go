@@ -32,7 +32,7 @@ func Members(raw []byte) iter.Seq2[[]byte, []byte] {
 				key = []byte(Text(raw[i:end]))
 			}
 			i = SkipSpace(raw, SkipSpace(raw, end)+1) // past the colon
-			end = SkipValue(raw, i)
+			end = skipValue(raw, i)
 			if !yield(key, raw[i:end]) {
 				return
 			}
@@ -52,7 +52,7 @@ func Elements(raw []byte) iter.Seq[[]byte] {
 			return
 		}
 		for i = SkipSpace(raw, i+1); raw[i] != ']'; i = SkipSpace(raw, i+1) {
-			end := SkipValue(raw, i)
+			end := skipValue(raw, i)
 			if !yield(raw[i:end]) {
 				return
 			}
@@ -83,8 +83,8 @@ func SkipSpace(raw []byte, i int) int {
 	return i
 }
 
-// SkipValue returns the index after the valid JSON value that starts at i.
-func SkipValue(raw []byte, i int) int {
+// skipValue returns the index after the valid JSON value that starts at i.
+func skipValue(raw []byte, i int) int {
 	depth := 0
 	for {
 		switch raw[i] {

@@ -171,7 +171,7 @@ func TestValuesEndWhereTheyDo(t *testing.T) {
 		}
 		before, after := rapid.StringN(0, 9, 9).Draw(t, "before"), rapid.SampledFrom([]string{"", ",", ",[", "}", " \"]"}).Draw(t, "after")
 		text := []byte(before + string(raw) + after)
-		if got, want := SkipValue(text, len(before)), len(before)+len(raw); got != want {
+		if got, want := skipValue(text, len(before)), len(before)+len(raw); got != want {
 			t.Fatalf("the value at %d of %s ends at %d, not %d", len(before), text, got, want)
 		}
 	})

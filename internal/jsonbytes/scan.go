@@ -34,8 +34,8 @@ func ValidDepth(b []byte, depthMax int) bool {
 	return s.pos == len(b)
 }
 
-// ErrNotObject means that the input is JSON, but not an object.
-var ErrNotObject = errors.New("not a JSON object")
+// errNotObject means that the input is JSON, but not an object.
+var errNotObject = errors.New("not a JSON object")
 
 // ReadObject checks that src is exactly one JSON object in UTF-8, also inside its
 // strings, nested at most [DepthMax] deep, and appends its members to dst, in order. The
@@ -72,7 +72,7 @@ func (s *scanner) foreign() error {
 	}
 	switch s.src[s.pos] {
 	case '[', '"', 't', 'f', 'n', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
-		return ErrNotObject
+		return errNotObject
 	}
 	return s.unexpected("a JSON object")
 }

@@ -116,14 +116,14 @@ func (b *Batch) add(r *Record) {
 	}
 }
 
-// ErrNoBatch is returned by [FindBatch] where no batch, or more than one, has the name.
-var ErrNoBatch = errors.New("no such batch")
+// errNoBatch is returned by [FindBatch] where no batch, or more than one, has the name.
+var errNoBatch = errors.New("no such batch")
 
 // FindBatch returns the batch whose token, or the id that the provider has given it, is
 // name, or the only one whose token begins with it.
 func FindBatch(all []Batch, name string) (*Batch, error) {
 	if name == "" {
-		return nil, fmt.Errorf("%w: the name is empty", ErrNoBatch)
+		return nil, fmt.Errorf("%w: the name is empty", errNoBatch)
 	}
 	var found []*Batch
 	for i := range all {
@@ -137,9 +137,9 @@ func FindBatch(all []Batch, name string) (*Batch, error) {
 	}
 	switch len(found) {
 	case 0:
-		return nil, fmt.Errorf("%w: %q", ErrNoBatch, name)
+		return nil, fmt.Errorf("%w: %q", errNoBatch, name)
 	case 1:
 		return found[0], nil
 	}
-	return nil, fmt.Errorf("%w: %d batches begin with %q, such as %s and %s", ErrNoBatch, len(found), name, found[0].Token, found[1].Token)
+	return nil, fmt.Errorf("%w: %d batches begin with %q, such as %s and %s", errNoBatch, len(found), name, found[0].Token, found[1].Token)
 }

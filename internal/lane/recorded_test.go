@@ -41,7 +41,7 @@ func TestRecordsMakeBatches(t *testing.T) {
 	}
 	for name, want := range map[string]string{"a1": "a1", "batch_2": "b1", "a": "", "b2": "b2", "c": "", "": ""} {
 		b, err := FindBatch(all, name)
-		if want == "" && !errors.Is(err, ErrNoBatch) || want != "" && (err != nil || b.Token != want) {
+		if want == "" && !errors.Is(err, errNoBatch) || want != "" && (err != nil || b.Token != want) {
 			t.Errorf("%q: got %v, %v, want %q", name, b, err, want)
 		}
 	}

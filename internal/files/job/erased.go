@@ -27,12 +27,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// ErasedBody returns the line that stands in OUT for the result of a row that was erased:
+// erasedBody returns the line that stands in OUT for the result of a row that was erased:
 // a result without a reply, whose error says so. field is the name of the reply's member.
 // For example, with the field answer:
 //
 //	{"answer":null,"answer_error":{"error":"erased at … by alice","reason":"erased"}}
-func ErasedBody(field string, t *proof.Tombstone) []byte {
+func erasedBody(field string, t *proof.Tombstone) []byte {
 	text := "erased at " + t.At.UTC().Format(time.RFC3339) + " by " + t.Who
 	name, _ := json.Marshal(field)                                               //nolint:errchkjson // a string
 	errorName, _ := json.Marshal(field + "_error")                               //nolint:errchkjson // as above
@@ -109,7 +109,7 @@ func (s *resultsOf) readStones(ctx context.Context) error {
 		}
 		r := stored.Result{
 			At: t.Sequence, Stored: t.At, Seq: t.Row, Low: t.Row, Subject: p.subject,
-			Erased: true, Body: ErasedBody(p.cfg.Prompt.ResponseField, t),
+			Erased: true, Body: erasedBody(p.cfg.Prompt.ResponseField, t),
 		}
 		// A result that replaces another one is the result of a row that was published
 		// again.
@@ -124,11 +124,11 @@ func (s *resultsOf) readStones(ctx context.Context) error {
 	return err
 }
 
-// EraseOutputs replaces the lines of results in the files that the job in dir has
+// eraseOutputs replaces the lines of results in the files that the job in dir has
 // written. The key of lines is the hash of a line as the job wrote it, the value is the
 // line that takes its place. Each file is replaced as a whole. It returns the files that
 // were changed, and why others were left as they are.
-func EraseOutputs(
+func eraseOutputs(
 	dir string, lines map[[sha256.Size]byte][]byte,
 ) (done []string, left map[string]string, err error) {
 	notes := outputNotes{dir: dir}
@@ -213,10 +213,10 @@ func eraseLines(
 	return true, os.Rename(temp, path)
 }
 
-// LineOf returns the hash of the line that a job writes for a result.
-func LineOf(r stored.Result) (hash [sha256.Size]byte, err error) {
+// lineOf returns the hash of the line that a job writes for a result.
+func lineOf(r stored.Result) (hash [sha256.Size]byte, err error) {
 	var b bytes.Buffer
-	err = WriteResult(&b, r)
+	err = writeJSONLine(&b, r)
 	return sha256.Sum256(b.Bytes()), err
 }
 
@@ -254,13 +254,13 @@ func Eraser(
 			if err != nil {
 				return err
 			}
-			line, err := LineOf(r)
+			line, err := lineOf(r)
 			if err != nil {
 				return err
 			}
-			lines[line] = append(ErasedBody(cfg.Prompt.ResponseField, t), '\n')
+			lines[line] = append(erasedBody(cfg.Prompt.ResponseField, t), '\n')
 		}
-		done, left, err := EraseOutputs(dir, lines)
+		done, left, err := eraseOutputs(dir, lines)
 		for _, path := range done {
 			note("erased from " + path)
 		}

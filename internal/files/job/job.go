@@ -26,7 +26,6 @@ import (
 	"sync"
 
 	"github.com/llm-stage/stage/internal/call"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/files/jobs"
@@ -146,7 +145,7 @@ func Process(
 
 	rows := in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
 	p := &Pipeline{
-		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: WriteResult,
+		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: writeJSONLine,
 		rewrite: out.rewriter(),
 		Source:  rows, Total: in.Rows, limit: o.Limit, retry: o.Retry, summary: o.Summary,
 		resumable: !unnamed, earlier: checked.then != nil,

@@ -380,10 +380,10 @@ func (o *output) close(complete bool) error {
 	return err
 }
 
-// showResult is [WriteResult] to a terminal.
+// showResult is [writeJSONLine] to a terminal.
 func showResult(w io.Writer, r stored.Result) error {
 	return stored.WriteLine(w, terminal.EscapeJSON(r.Body))
 }
 
-// WriteResult writes a result as one line of JSON.
-func WriteResult(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }
+// writeJSONLine writes a result as one line of JSON.
+func writeJSONLine(w io.Writer, r stored.Result) error { return stored.WriteLine(w, r.Body) }
