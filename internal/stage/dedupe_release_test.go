@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
-
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
 )
 
 // releaseLab is a lab of two partitions. Each has a row with the same question, so that one row waits for the call of

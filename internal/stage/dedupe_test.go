@@ -7,11 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/executor"
-	"github.com/llm-stage/stage/internal/stagetest"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
 )
 
 // received is how many calls the first LLM got.

@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
 )
 
 // keptRows are the rows of a stage that is killed while the first one has no reply yet, and the replies to the others.

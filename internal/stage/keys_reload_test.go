@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lab/llmtest"

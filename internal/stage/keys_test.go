@@ -11,13 +11,11 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/executor"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
 )
 
 // parrot is an LLM that repeats the caller's key wherever it fails: in the message, in the code, in a page that is no

@@ -14,16 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/stagetest"
-
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 func TestMain(m *testing.M) { stagetest.Main(m) }

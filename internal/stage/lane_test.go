@@ -15,15 +15,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lane"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/batchapi"
+	"github.com/nats-io/nats.go"
 )
 
 // laneLab is a stage whose batch lane is scripted: each row is answered on its own after a minute.

@@ -8,16 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/llm-stage/stage/internal/cost"
 	"github.com/llm-stage/stage/internal/hold"
-
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"
-
-	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/cost"
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // metered is an LLM that reports its usage, and sums up by model what it reported.

@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stagetest"
-
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // ofRow returns the log lines of a row, in order.

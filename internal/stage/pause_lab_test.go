@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
-
-	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 )
 
 // sick is an LLM of 100 ms a call that answers all calls with one step while that is set.

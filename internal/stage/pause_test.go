@@ -11,13 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/hold"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
-
-	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/pool"
 )

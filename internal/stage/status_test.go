@@ -8,15 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/internal/config"
-	"github.com/llm-stage/stage/internal/golden"
-	"github.com/llm-stage/stage/internal/ops/status"
-	"github.com/llm-stage/stage/internal/stagetest"
-
 	"github.com/llm-stage/stage/aimd"
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
+	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/ops/status"
+	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/pool"
 )
 

@@ -7,15 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
-	"github.com/llm-stage/stage/internal/stagetest"
-	"github.com/nats-io/nats.go"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/stagetest"
+	"github.com/nats-io/nats.go"
 )
 
 // fallback are the variables of a stage with two fallbacks.

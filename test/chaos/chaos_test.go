@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/nats-io/nats.go"

@@ -9,10 +9,9 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	needed "github.com/llm-stage/stage/internal/permissions"
 	"github.com/llm-stage/stage/test/permissions"
 	"github.com/nats-io/nats-server/v2/server"
-
-	needed "github.com/llm-stage/stage/internal/permissions"
 )
 
 // printed returns what a stage with some settings is told to need.

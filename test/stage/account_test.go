@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/llm-stage/stage/consumer/streams"
-
 	"github.com/llm-stage/stage/auditlog"
+	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/ops/usage"
 	"github.com/llm-stage/stage/internal/ops/verify"
 	"github.com/llm-stage/stage/internal/stagetest"

@@ -6,9 +6,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
-
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/chain"

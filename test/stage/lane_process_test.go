@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
-
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/process"

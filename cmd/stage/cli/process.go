@@ -10,12 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
-
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/job"
 	"github.com/llm-stage/stage/internal/files/preview"
 	"github.com/llm-stage/stage/internal/files/rowfile"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/llm-stage/stage/llm"
 	"github.com/spf13/cobra"

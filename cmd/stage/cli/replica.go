@@ -5,9 +5,8 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
-
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/show"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/ops/dashboard"

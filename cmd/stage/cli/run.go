@@ -4,9 +4,8 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
-
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/stage"
 	"github.com/spf13/cobra"

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/llm-stage/stage/internal/lab/llmtest"
-
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/stopping"
 )

@@ -12,9 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/llm-stage/stage/internal/lab/llmtest"
-
 	"github.com/llm-stage/stage/internal/files/job"
+	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 

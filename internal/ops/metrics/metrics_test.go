@@ -11,12 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/llm-stage/stage/internal/golden"
-	"github.com/llm-stage/stage/internal/ops/status"
-
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/internal/cost"
+	"github.com/llm-stage/stage/internal/golden"
+	"github.com/llm-stage/stage/internal/ops/status"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/internal/version"
 	"github.com/llm-stage/stage/llm"

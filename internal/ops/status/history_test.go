@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/llm-stage/stage/internal/golden"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"pgregory.net/rapid"
-
-	"github.com/llm-stage/stage/internal/golden"
 )
 
 func TestASampleHasTheRatesOfItsSecond(t *testing.T) {
