@@ -50,13 +50,12 @@ func newBatchCommand(env *Env) *cobra.Command {
 		case *timeout < 0:
 			return config.Invalid(errors.New("--timeout: must not be negative"))
 		case *detach:
-			return submitBatch(soft, env, cfg, append(args, "-")[0], *keep, *timeout)
+			return submitBatch(soft, env, cfg, argumentOr(args, "-"), *keep, *timeout)
 		case *keep != 0:
 			return config.Invalid(errors.New("--keep: it is about --detach: " +
 				"give that too, or remove it"))
 		}
-		// Without a file, the request is read from standard input.
-		return sendBatch(soft, env, cfg, append(args, "-")[0], *timeout)
+		return sendBatch(soft, env, cfg, argumentOr(args, "-"), *timeout)
 	}
 	cmd.RunE = flags.run(config.NeedNothing, run)
 	cmd.AddCommand(newBatchGetCommand(env), newBatchCancelCommand(env), newBatchListCommand(env))

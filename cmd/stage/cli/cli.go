@@ -6,8 +6,9 @@
 //	env := &cli.Env{Args: []string{"config", "--check"}, Environ: vars, Stdout: &out}
 //	code := cli.Main(ctx, env)
 //
-// A command is a function that takes the Env and returns a *cobra.Command; [commands]
-// lists them. One that uses the configuration calls newConfigFlags, which adds a flag for
+// A command is a function that takes the Env and returns a *cobra.Command. A new one
+// takes three steps: a file of its name with the function, a line in [makers], and its
+// text in help/NAME.txt. One that uses the configuration calls newConfigFlags, which adds a flag for
 // every variable. Its RunE is made by configFlags.run, or by configFlags.runOnStreams if
 // it works on streams beside a stage:
 //
@@ -103,6 +104,14 @@ func commands(env *Env) (all []*cobra.Command) {
 		all = append(all, cmd)
 	}
 	return all
+}
+
+// argumentOr returns the first argument, or what stands for it where there is none.
+func argumentOr(args []string, without string) string {
+	if len(args) == 0 {
+		return without
+	}
+	return args[0]
 }
 
 // Exit codes of the program.

@@ -59,7 +59,7 @@ func newInitCommand(env *Env) *cobra.Command {
 
 	force := cmd.Flags().Bool("force", false, "overwrite these files")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		dir := append(args, ".")[0]
+		dir := argumentOr(args, ".")
 		if dir == "" {
 			return config.Invalid(errors.New("the directory has no name: leave it out for the " +
 				"present one"))

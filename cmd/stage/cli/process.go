@@ -20,6 +20,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// processFlags are the flags of process that are not settings.
+type processFlags struct {
+	cmd           *cobra.Command
+	job           job.Options
+	table         *tableFlags
+	retry         *retryFlag
+	failed        *failOnError
+	cancelBatches *bool
+	dry           bool
+	latency       time.Duration
+}
+
 // newProcessCommand makes stage process, which takes one file through a stage. Package
 // job does the work. This command reads the flags that are about files and repairs,
 // refuses combinations that contradict each other, and starts a dry run where that is
@@ -30,33 +42,8 @@ func newProcessCommand(env *Env) *cobra.Command {
 		Short:   "send each row of a file to the LLM and write ordered results, resumable",
 		GroupID: groupWork,
 	}
-	var o job.Options
-	cmd.Flags().StringVarP(&o.Out, "out", "o", "", "file for the results, CSV if it ends in .csv "+
-		"or .tsv, else JSONL; default: standard output")
-	cmd.Flags().StringVar(&o.Job, "job", "",
-		"name of the job; required to resume from standard input")
-
-	addFormatFlags(cmd, &o.Format)
-	table := addTableFlags(cmd)
-
-	cmd.Flags().BoolVar(&o.Fresh, "fresh", false,
-		"discard what earlier runs of this job have stored")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "replace the file of -o, whatever it holds; "+
-		"default: only results that this job has written")
-	cmd.Flags().StringVar(&o.Summary, "summary", "",
-		"file for a summary of the run as JSON: rows, calls, tokens, cost, speed-up")
-	cmd.Flags().Int64Var(&o.Limit, "limit", 0,
-		"process only the first N rows, and write their results alone; 0: all")
-
-	retry, failed := addRetryFlag(cmd), addFailOnError(cmd)
-	cancelBatches := addCancelBatches(cmd)
-	cmd.Args = oneInput(retry, failed)
-
-	dry := cmd.Flags().Bool("dry-run", false, "render all prompts, print the first ones and "+
-		"estimate tokens and cost: no call, no key, nothing stored; "+
-		"exits with 1 if rows would fail")
-	latency := cmd.Flags().Duration("latency", 0, "with --dry-run: the mean time of a call, "+
-		"such as 1.2s, to estimate how long the job takes one call at a time and with the pool")
+	o := addProcessFlags(cmd)
+	cmd.Args = oneInput(o.retry, o.failed)
 
 	defaults := map[string]string{}
 	if terminal.Is(env.Stderr) {
@@ -68,58 +55,98 @@ func newProcessCommand(env *Env) *cobra.Command {
 		"remove it, or use stage load and stage run for rows on a NATS server")
 
 	run := func(soft, hard context.Context, cfg *config.Config, args []string) error {
-		// First come the flags that contradict each other: nothing is read or started
-		// before.
-		if o.Limit < 0 {
-			return config.Invalid(fmt.Errorf("--limit %d: give a number of rows, or 0 for all",
-				o.Limit))
-		}
-
-		switch o.Retry = retry.options(); {
-		case o.Retry == nil:
-		case args[0] == "-" && o.Job == "":
-			return config.Invalid(errors.New("--retry-failed with standard input: " +
-				"name the job with --job, since no other run can find it"))
-		case o.Fresh:
-			return config.Invalid(errors.New("--retry-failed with --fresh: " +
-				"remove one of them, since --fresh discards the failed results and sends all rows"))
-		case *dry:
-			return config.Invalid(errors.New("--retry-failed with --dry-run: " +
-				"remove one of them, since a dry run renders all rows, whatever is stored"))
-		}
-
-		if err := table.set(&o, args[0]); err != nil {
+		input := args[0]
+		if err := o.check(input); err != nil { // nothing is read or started before
 			return config.Invalid(err)
 		}
-		switch given := cmd.Flags().Changed("latency"); {
-		case given && !*dry:
-			return config.Invalid(errors.New("--latency: it is about the estimate of --dry-run: " +
-				"add that, or remove it"))
-		case given && (*latency <= 0 || *latency > time.Hour):
-			return config.Invalid(fmt.Errorf("--latency %v: give the mean time of a call, "+
-				"such as 1.2s, at most 1h", *latency))
+		if o.dry {
+			in := preview.Input{
+				Name: input, Stdin: env.Stdin, Format: o.job.Format, Rows: o.job.Limit,
+			}
+			return preview.DryRun(soft, cfg, in, o.latency, env.Stdout, env.Stderr)
 		}
 
-		if *dry {
-			in := preview.Input{Name: args[0], Stdin: env.Stdin, Format: o.Format, Rows: o.Limit}
-			return preview.DryRun(soft, cfg, in, *latency, env.Stdout, env.Stderr)
-		}
-
-		o.FailOnError, o.Where, o.LimitMemory = failed.allowed, flags.whereJob, env.LimitMemory
-		o.CancelBatches = *cancelBatches
-		o.Mock = llmtest.Config{}.Start
-		return job.Process(soft, hard, job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}, cfg,
-			args[0], o)
+		options := o.job
+		options.FailOnError, options.CancelBatches = o.failed.allowed, *o.cancelBatches
+		options.Where, options.LimitMemory = flags.whereJob, env.LimitMemory
+		options.Mock = llmtest.Config{}.Start
+		stdio := job.IO{In: env.Stdin, Out: env.Stdout, Err: env.Stderr}
+		return job.Process(soft, hard, stdio, cfg, input, options)
 	}
 
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		need := config.NeedCalls
-		if *dry {
+		if o.dry {
 			need = config.NeedPrompt // a dry run needs no key
 		}
 		return flags.run(need, run)(cmd, args)
 	}
 	return cmd
+}
+
+// addProcessFlags adds the flags of process that are not settings.
+func addProcessFlags(cmd *cobra.Command) *processFlags {
+	o := &processFlags{cmd: cmd}
+	cmd.Flags().StringVarP(&o.job.Out, "out", "o", "", "file for the results, CSV if it ends in "+
+		".csv or .tsv, else JSONL; default: standard output")
+	cmd.Flags().StringVar(&o.job.Job, "job", "",
+		"name of the job; required to resume from standard input")
+
+	addFormatFlags(cmd, &o.job.Format)
+	o.table = addTableFlags(cmd)
+
+	cmd.Flags().BoolVar(&o.job.Fresh, "fresh", false,
+		"discard what earlier runs of this job have stored")
+	cmd.Flags().BoolVar(&o.job.Force, "force", false, "replace the file of -o, whatever it holds; "+
+		"default: only results that this job has written")
+	cmd.Flags().StringVar(&o.job.Summary, "summary", "",
+		"file for a summary of the run as JSON: rows, calls, tokens, cost, speed-up")
+	cmd.Flags().Int64Var(&o.job.Limit, "limit", 0,
+		"process only the first N rows, and write their results alone; 0: all")
+
+	o.retry, o.failed = addRetryFlag(cmd), addFailOnError(cmd)
+	o.cancelBatches = addCancelBatches(cmd)
+
+	cmd.Flags().BoolVar(&o.dry, "dry-run", false, "render all prompts, print the first ones and "+
+		"estimate tokens and cost: no call, no key, nothing stored; "+
+		"exits with 1 if rows would fail")
+	cmd.Flags().DurationVar(&o.latency, "latency", 0, "with --dry-run: the mean time of a call, "+
+		"such as 1.2s, to estimate how long the job takes one call at a time and with the pool")
+	return o
+}
+
+// check completes the options of a job with that input. The error names a flag that can't
+// be what it is, or flags that contradict each other.
+func (o *processFlags) check(input string) error {
+	if o.job.Limit < 0 {
+		return fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.job.Limit)
+	}
+
+	switch o.job.Retry = o.retry.options(); {
+	case o.job.Retry == nil:
+	case input == "-" && o.job.Job == "":
+		return errors.New("--retry-failed with standard input: " +
+			"name the job with --job, since no other run can find it")
+	case o.job.Fresh:
+		return errors.New("--retry-failed with --fresh: " +
+			"remove one of them, since --fresh discards the failed results and sends all rows")
+	case o.dry:
+		return errors.New("--retry-failed with --dry-run: " +
+			"remove one of them, since a dry run renders all rows, whatever is stored")
+	}
+
+	if err := o.table.set(&o.job, input); err != nil {
+		return err
+	}
+	switch given := o.cmd.Flags().Changed("latency"); {
+	case given && !o.dry:
+		return errors.New("--latency: it is about the estimate of --dry-run: " +
+			"add that, or remove it")
+	case given && (o.latency <= 0 || o.latency > time.Hour):
+		return fmt.Errorf("--latency %v: give the mean time of a call, "+
+			"such as 1.2s, at most 1h", o.latency)
+	}
+	return nil
 }
 
 // retryAll is the value that --retry-failed has without a list of reasons.
