@@ -1,5 +1,5 @@
 // Package budget carries the messages of aimd/fleet over core NATS: processes that name
-// the same account share what they learn of a provider's limit.
+// the same budget share what they learn of each provider's limit.
 //
 // It is advice. No row waits for a message, and one that is lost, late or a lie costs
 // efficiency alone. A process whose user may not publish on the subjects, or that has no
@@ -27,18 +27,19 @@ const mailbox = 4096
 
 // Config of a [Budget]. All fields are required.
 type Config struct {
-	// Name of the account.
+	// Name is the name of the budget (STAGE_BUDGET).
 	Name string
 	// ID distinguishes this process from all others.
 	ID string
 	// Weight is the share of this process against others, see [fleet.Config].
 	Weight float64
-	// Law is the law of an account, of this process while it leads or is alone.
+	// Law is the law at each provider, which this process goes by while it leads or is
+	// alone.
 	Law    aimd.AdaptiveConfig
 	Logger *slog.Logger
 }
 
-// Budget is this process's part in the account. Its methods are safe for concurrent use.
+// Budget is this process's part in the budget that it shares with others. Its methods are safe for concurrent use.
 type Budget struct {
 	nc  atomic.Pointer[nats.Conn]
 	cfg Config
@@ -54,16 +55,16 @@ type Budget struct {
 
 // State is this process's part in what is known of one provider.
 type State struct {
-	Name     string // of the account
+	Name     string // of the budget
 	Provider string
 	fleet.State
 }
 
-// Subject is what all messages of an account are published under, with a wildcard at the
+// Subject is what all messages of a budget are published under, with a wildcard at the
 // end.
 func Subject(name string) string { return "llm-stage.budget." + name + ".>" }
 
-// New returns the budget without any account; see [Budget.Account].
+// New returns a budget that is not shared at any provider yet; see [Budget.Account].
 func New(nc *nats.Conn, cfg Config) *Budget {
 	b := &Budget{cfg: cfg, Wake: func() {}}
 	b.nc.Store(nc)
@@ -122,8 +123,8 @@ func (b *Budget) States() []State {
 	return states
 }
 
-// Account is a [pool.Law] that is shared with other processes. A pool may use it for
-// several servers. Its methods are safe for concurrent use.
+// Account is the budget at one provider: a [pool.Law] that is shared with other processes.
+// A pool may use it for several servers. Its methods are safe for concurrent use.
 type Account struct {
 	budget *Budget
 	key    string
@@ -151,19 +152,11 @@ func (a *Account) State() State {
 
 // run carries messages until ctx ends.
 func (a *Account) run(ctx context.Context) {
-	subject := "llm-stage.budget." + a.budget.cfg.Name + "." + a.key
-	plans, reports := subject+".plan", subject+".report"
-	heard := make(chan *nats.Msg, mailbox)
-	nc := a.budget.nc.Load()
-	stopPlans, stopReports := a.listen(plans, heard), func() {}
-	defer func() {
-		stopPlans()
-		stopReports()
-	}()
+	subs := a.newSubscriptions()
+	defer subs.stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	leads, denied := false, false
-	mode := fleet.Alone
+	leads, mode := false, fleet.Alone
 	for {
 		var out [][]byte
 		var next time.Time
@@ -172,77 +165,56 @@ func (a *Account) run(ctx context.Context) {
 			a.mu.Lock()
 			out = a.member.Leave(a.at(time.Now()))
 			a.mu.Unlock()
-			a.publish(plans, reports, out)
+			a.publish(subs, out)
 			return
-		case m := <-heard:
-			if denied {
-				continue // it could not answer
-			}
-			a.mu.Lock()
-			if err := a.member.Hear(a.at(time.Now()), m.Data); err != nil {
-				a.budget.cfg.Logger.Debug("message of the shared budget ignored", slog.String("subject", m.Subject), slog.Any("error", err))
-			}
-			a.mu.Unlock()
-			if m.Subject == plans {
-				a.budget.Wake()
-			}
+		case m := <-subs.heard:
+			a.hear(subs, m)
 			continue
 		case <-a.kick:
 		case <-timer.C:
 		}
-		if was, now := denied, a.budget.nc.Load(); was != a.budget.denied() || nc != now {
-			denied = a.budget.denied()
-			if was || nc != now { // the server may have ended the subscription
-				stopPlans()
-				stopPlans = a.listen(plans, heard)
-			}
-			if nc != now && leads {
-				stopReports()
-				stopReports = a.listen(reports, heard)
-			}
-			nc = now
-		}
+		subs.renew()
 		a.mu.Lock()
 		out, next = a.member.Tick(a.at(time.Now()))
-		lead := a.member.Leads()
+		leads = a.member.Leads()
 		a.mu.Unlock()
-		if lead != leads {
-			leads = lead
-			stopReports()
-			stopReports = func() {}
-			if lead {
-				stopReports = a.listen(reports, heard)
-			}
-		}
-		a.publish(plans, reports, out)
+		subs.hearReports(leads)
+		a.publish(subs, out)
 		timer.Reset(time.Until(next))
-		if now := a.State().Mode; now != mode || lead && len(out) > 0 {
+		if now := a.State().Mode; now != mode || leads && len(out) > 0 {
 			mode = now
 			a.budget.Wake()
 		}
 	}
 }
 
-// listen subscribes to a subject. Without a subscription this process is alone.
-func (a *Account) listen(subject string, heard chan *nats.Msg) (stop func()) {
-	sub, err := a.budget.nc.Load().ChanSubscribe(subject, heard)
-	if err != nil {
-		a.budget.cfg.Logger.Warn("the budget is not shared: no subscription", slog.String("subject", subject), slog.Any("error", err))
-		return func() {}
+// hear passes a message to the member.
+func (a *Account) hear(subs *subscriptions, m *nats.Msg) {
+	if subs.denied {
+		return // it could not answer
 	}
-	return func() { _ = sub.Unsubscribe() } // no listener remains either way
+	a.mu.Lock()
+	err := a.member.Hear(a.at(time.Now()), m.Data)
+	a.mu.Unlock()
+	if err != nil {
+		a.budget.cfg.Logger.Debug("message of the shared budget ignored",
+			slog.String("subject", m.Subject), slog.Any("error", err))
+	}
+	if m.Subject == subs.plans {
+		a.budget.Wake()
+	}
 }
 
 // publish sends messages while there is a connection. The client would keep them until
 // there is one again, and then they would be news of long ago.
-func (a *Account) publish(plans, reports string, out [][]byte) {
+func (a *Account) publish(subs *subscriptions, out [][]byte) {
 	if !a.budget.nc.Load().IsConnected() || a.budget.denied() {
 		return
 	}
 	for _, body := range out {
-		subject := plans
+		subject := subs.plans
 		if fleet.IsReport(body) {
-			subject = reports
+			subject = subs.reports
 		}
 		if err := a.budget.nc.Load().Publish(subject, body); err != nil {
 			a.budget.cfg.Logger.Debug("message of the shared budget not sent", slog.Any("error", err))
@@ -323,18 +295,18 @@ func (a *Account) tell() {
 // on tokens and on calls in flight. They are for all servers of a pool that use the
 // account. The limit on calls a minute is in the plan itself.
 func (a *Account) Gates() []pool.Gate {
-	return []pool.Gate{&tokens{account: a, gate: gate.NewPerMinute(1)}, &slots{account: a}}
+	return []pool.Gate{&tokensGate{account: a, gate: gate.NewPerMinute(1)}, &slotsGate{account: a}}
 }
 
-// tokens is the gate of tokens a minute.
-type tokens struct {
+// tokensGate is the gate of tokens a minute.
+type tokensGate struct {
 	account *Account
 	gate    *gate.PerMinute
 	limited bool
 }
 
 // Next implements [pool.Gate].
-func (g *tokens) Next(now time.Time, weight int64) time.Time {
+func (g *tokensGate) Next(now time.Time, weight int64) time.Time {
 	a := g.account
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -351,27 +323,27 @@ func (g *tokens) Next(now time.Time, weight int64) time.Time {
 }
 
 // Sent implements [pool.Gate].
-func (g *tokens) Sent(now time.Time, weight int64) {
+func (g *tokensGate) Sent(now time.Time, weight int64) {
 	if g.limited {
 		g.gate.Sent(now, weight)
 	}
 }
 
 // Ended implements [pool.Gate].
-func (g *tokens) Ended(now time.Time, weight, actual int64) {
+func (g *tokensGate) Ended(now time.Time, weight, actual int64) {
 	if g.limited {
 		g.gate.Ended(now, weight, actual)
 	}
 }
 
-// slots is the gate of calls in flight.
-type slots struct {
+// slotsGate is the gate of calls in flight.
+type slotsGate struct {
 	account  *Account
 	inFlight int
 }
 
 // Next implements [pool.Gate].
-func (g *slots) Next(now time.Time, _ int64) time.Time {
+func (g *slotsGate) Next(now time.Time, _ int64) time.Time {
 	a := g.account
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -382,7 +354,7 @@ func (g *slots) Next(now time.Time, _ int64) time.Time {
 }
 
 // Sent implements [pool.Gate].
-func (g *slots) Sent(time.Time, int64) { g.inFlight++ }
+func (g *slotsGate) Sent(time.Time, int64) { g.inFlight++ }
 
 // Ended implements [pool.Gate].
-func (g *slots) Ended(time.Time, int64, int64) { g.inFlight-- }
+func (g *slotsGate) Ended(time.Time, int64, int64) { g.inFlight-- }

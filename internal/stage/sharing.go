@@ -67,10 +67,9 @@ func (s *sharing) states() (all []status.Budget) {
 	return all
 }
 
-// join joins the account of STAGE_BUDGET and returns the law and the gates of each
-// target. All processes that name the same account learn together how much the providers
-// allow. Targets of one account share its gates: otherwise each would have the whole
-// limit.
+// join joins the budget of STAGE_BUDGET and returns the law and the gates of each target.
+// All processes that name the same budget learn together how much the providers allow.
+// Targets of one account share its gates: otherwise each would have the whole limit.
 func (s *sharing) join(nc *nats.Conn) (laws []pool.Law, gates [][]pool.Gate, err error) {
 	cfg := s.Cfg
 	s.budget = budget.New(nc, budget.Config{
