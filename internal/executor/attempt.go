@@ -44,15 +44,15 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if err != nil {
 		return struct{}{}, verdict
 	}
-	call, reply, span := e.call(ctx, j, a, loaded)
+	outcome, reply, span := e.call(ctx, j, a, loaded)
 	release()
-	e.record(j, a, call)
-	span.End(call.Event, call.Exchange, call.Err)
-	if call.Err != nil {
-		return struct{}{}, e.failed(j, a, call.Err, call.Verdict())
+	e.record(j, a, outcome)
+	span.End(outcome.Event, outcome.Exchange, outcome.Err)
+	if outcome.Err != nil {
+		return struct{}{}, e.failed(j, a, outcome.Err, outcome.Verdict())
 	}
 	e.shareReply(j, reply)
-	return struct{}{}, call.Verdict()
+	return struct{}{}, outcome.Verdict()
 }
 
 // refuse returns a verdict in place of a call for a row that another replica owns by now,
@@ -147,25 +147,25 @@ func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 const storingCall = "the event of its call"
 
 // record adds the call to the audit, the cost ledger, the row's own sum and the log.
-func (e *Executor) record(j *job, a pool.Attempt, call call.Outcome) {
+func (e *Executor) record(j *job, a pool.Attempt, outcome call.Outcome) {
 	if j.fan != nil {
-		call.Event.Item = new(j.index)
+		outcome.Event.Item = new(j.index)
 	}
-	place := e.steps.enter(hold.Storing, storingCall, call.Event.Time, j)
+	place := e.steps.enter(hold.Storing, storingCall, outcome.Event.Time, j)
 	if e.gathering != nil { // a line of the batch lane, which is for one text
-		j.hash.add(e.gathering.recordCall([]*job{j}, call.Event))
+		j.hash.add(e.gathering.recordCall([]*job{j}, outcome.Event))
 	} else {
-		j.hash.add(j.row.RecordCall(call.Event))
+		j.hash.add(j.row.RecordCall(outcome.Event))
 	}
 	e.steps.leave(place)
 	j.calls++
-	e.caller.Count(call)
-	e.caller.NoteRefusal(call, j.texts)
+	e.caller.Count(outcome)
+	e.caller.NoteRefusal(outcome, j.texts)
 	if e.Show != nil {
-		e.Show(call.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
+		e.Show(outcome.Event.CallID, e.cfg.Secrets().Redact(j.row.Body)) // a row may quote a secret
 	}
-	j.usage.Add(call.Event.Usage, call.Event.Unpriced())
-	e.log.call(j, a, call.Event, call.Err, j.texts)
+	j.usage.Add(outcome.Event.Usage, outcome.Event.Unpriced())
+	e.log.call(j, a, outcome.Event, outcome.Err, j.texts)
 }
 
 // texts are the row and what the request was made of: a provider's message may quote

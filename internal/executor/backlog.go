@@ -9,7 +9,7 @@ import "sync"
 // before, the goroutine could look too early, and sleep on beside work that it could do.
 //
 // Described jobs have a lock of their own. The queue holds its lock while it asks the
-// [mediaDesk] whether a row may begin, and the desk holds its lock while it adds a job
+// [mediaLookups] whether a row may begin, and that holds its lock while it adds a job
 // here: with one lock for both, the two would wait for each other.
 //
 // Safe for concurrent use.

@@ -12,14 +12,14 @@
 //     request, [Executor.finish] its bytes, and [Executor.restore] answers from the journal (prepare.go, prompt.go,
 //     journal.go). With STAGE_FOREACH it puts the row back as a fan instead, and each of its elements, taken in turn, is a
 //     job from here on to step 11; with the last of them the row is answered (fan.go).
-//     A request with media waits between the two until these have been looked up ([mediaDesk.begin], media.go).
+//     A request with media waits between the two until these have been looked up ([mediaLookups.begin], media.go).
 //  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
 //  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
 //  6. [Executor.submit] hands the job to the pool (executor.go). With STAGE_TASK=embed it joins a group
 //     of others first, which share one call ([gathering.add], group.go). [gathering.attempt] and
 //     [gathering.done] then stand for the steps 7 to 11.
 //  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool decides (attempt.go):
-//     [Executor.refuse], [Executor.address], [Executor.reloadKey], [mediaDesk.load], [Executor.call].
+//     [Executor.refuse], [Executor.address], [Executor.reloadKey], [mediaLookups.load], [Executor.call].
 //  8. [Executor.accept] validates the reply and builds the result (attempt.go).
 //  9. [Executor.record] adds the call to the audit, the cost ledger and the log (attempt.go).
 //  10. [Executor.shareReply] answers the jobs that wait for this one (dedupe.go).
@@ -83,7 +83,7 @@ type Executor struct {
 	steps   steps       // what takes long beside calls
 
 	gathering *gathering // or nil, and then no call serves several rows
-	media     *mediaDesk
+	media     *mediaLookups
 	lane      *laneRows // rows of the batch lane
 }
 
@@ -94,7 +94,7 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 		cfg: cfg, caller: caller, prompt: prompt, log: rowLog{log, cfg.Process.LogLevel == "debug"},
 		backlog: newBacklog(),
 	}
-	e.lane, e.media, e.gathering = newLaneRows(e), newMediaDesk(e), newGathering(e)
+	e.lane, e.media, e.gathering = newLaneRows(e), newMediaLookups(e), newGathering(e)
 	switch cfg.Rows.Dedupe {
 	case "inflight":
 		e.flights = newFlights(0)

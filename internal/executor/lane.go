@@ -224,16 +224,17 @@ func (l *laneRows) judge(j *job, errand *lane.Errand) {
 	case err == nil:
 		reply, err = l.e.accept(j, x)
 	}
-	a, call := pool.Attempt{Number: 1}, l.e.caller.LineOutcome(sent, x, err, errand.Line.ID, errand.BatchID)
-	l.e.record(j, a, call)
+	a := pool.Attempt{Number: 1}
+	outcome := l.e.caller.LineOutcome(sent, x, err, errand.Line.ID, errand.BatchID)
+	l.e.record(j, a, outcome)
 	r := l.e.uncalled(j)
-	verdict := call.Verdict()
+	verdict := outcome.Verdict()
 	if r.Class = verdict.Class; r.Class == pool.Capacity {
 		r.CapacityRetries = 1
 	} else {
 		r.Attempts = 1
 	}
-	switch failure := call.Err; {
+	switch failure := outcome.Err; {
 	case failure == nil:
 		if l.e.Store != nil {
 			l.e.Store.put(j.key, j.row.StateID, reply)

@@ -26,18 +26,18 @@ const (
 	mediaRetry = time.Second
 )
 
-// mediaDesk reads the media of requests, in two steps.
+// mediaLookups reads the media of requests, in two steps.
 //
 // Before a job gets to the pool its media are looked up: their digests are part of the
 // request, and so of its hash. This takes requests to a server, so it does not happen on
-// the goroutine that renders rows ([mediaDesk.begin]). While a store can't be reached the
+// the goroutine that renders rows ([mediaLookups.begin]). While a store can't be reached the
 // row waits here. It is given back when the stage stops or its partition moves.
 //
-// When the call is made the bytes are read ([mediaDesk.load]), and forgotten after it. At
+// When the call is made the bytes are read ([mediaLookups.load]), and forgotten after it. At
 // most as many are in memory as the window has for rows.
 //
 // It is safe for concurrent use.
-type mediaDesk struct {
+type mediaLookups struct {
 	e     *Executor
 	room  *semaphore.Weighted // bytes that calls may hold
 	bytes int64               // of room
@@ -53,7 +53,7 @@ type mediaDesk struct {
 	again []*job
 }
 
-// lookUp is one job at the desk.
+// lookUp is one job whose media are looked up.
 type lookUp struct {
 	job    *job
 	to     *backlog
@@ -64,24 +64,24 @@ type lookUp struct {
 	since  time.Time
 }
 
-func newMediaDesk(e *Executor) *mediaDesk {
+func newMediaLookups(e *Executor) *mediaLookups {
 	bytes := int64(e.cfg.Window.Bytes)
-	return &mediaDesk{e: e, room: semaphore.NewWeighted(bytes), bytes: bytes, jobs: make(map[*job]*lookUp)}
+	return &mediaLookups{e: e, room: semaphore.NewWeighted(bytes), bytes: bytes, jobs: make(map[*job]*lookUp)}
 }
 
 // hasRoom reports whether another row may be taken that may have media.
-func (d *mediaDesk) hasRoom() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return !d.full()
+func (m *mediaLookups) hasRoom() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.full()
 }
 
 // full reports that no other job may begin. The caller has the lock.
-func (d *mediaDesk) full() bool { return max(len(d.jobs), len(d.line)) >= mediaRowsAtOnce }
+func (m *mediaLookups) full() bool { return max(len(m.jobs), len(m.line)) >= mediaRowsAtOnce }
 
 // begin looks up the media of the jobs that have no request yet. They come back in to. It
 // returns the other jobs.
-func (d *mediaDesk) begin(ctx context.Context, jobs []*job, to *backlog) (rest []*job) {
+func (m *mediaLookups) begin(ctx context.Context, jobs []*job, to *backlog) (rest []*job) {
 	rest = jobs[:0]
 	for _, j := range jobs {
 		if j.prepared != nil {
@@ -90,13 +90,13 @@ func (d *mediaDesk) begin(ctx context.Context, jobs []*job, to *backlog) (rest [
 		}
 		within, cancel := context.WithCancel(ctx)
 		at := &lookUp{job: j, to: to, cancel: cancel}
-		d.mu.Lock()
-		d.jobs[j] = at
-		d.line = append(d.line, at)
-		d.mu.Unlock()
-		d.group.Go(func() {
+		m.mu.Lock()
+		m.jobs[j] = at
+		m.line = append(m.line, at)
+		m.mu.Unlock()
+		m.group.Go(func() {
 			defer cancel()
-			d.leave(at, d.lookUp(within, at))
+			m.leave(at, m.lookUp(within, at))
 		})
 	}
 	return rest
@@ -104,25 +104,25 @@ func (d *mediaDesk) begin(ctx context.Context, jobs []*job, to *backlog) (rest [
 
 // lookUp looks up the media of a job, until their store answers. It reports whether they
 // were found; else the job is answered or given back.
-func (d *mediaDesk) lookUp(ctx context.Context, at *lookUp) (found bool) {
+func (m *mediaLookups) lookUp(ctx context.Context, at *lookUp) (found bool) {
 	j := at.job
 	if j.key != "" { // its store did not answer a moment ago
 		pause(ctx, mediaRetry)
 	}
 	for {
-		err := d.describe(ctx, j)
+		err := m.describe(ctx, j)
 		away, isAway := errors.AsType[*llm.AwayError](err)
 		switch {
 		case err == nil:
 			return true
 		case ctx.Err() != nil || !j.row.Wanted():
-			d.e.giveBack(j)
+			m.e.giveBack(j)
 			return false
 		case !isAway:
-			d.e.answerError(j, err, d.e.uncalled(j), "")
+			m.e.answerError(j, err, m.e.uncalled(j), "")
 			return false
 		}
-		d.wait(at, away)
+		m.wait(at, away)
 		pause(ctx, mediaRetry)
 	}
 }
@@ -138,12 +138,12 @@ func pause(ctx context.Context, d time.Duration) {
 // describe looks up the media of a job. Of one that was looked up before, only whether the
 // media are there: the request stays as it was, and what has changed since is found when
 // the call is made.
-func (d *mediaDesk) describe(ctx context.Context, j *job) error {
+func (m *mediaLookups) describe(ctx context.Context, j *job) error {
 	messages := j.request.Messages
 	if j.key != "" {
 		messages = undescribed(messages)
 	}
-	return d.e.prompt.Media.Describe(ctx, messages)
+	return m.e.prompt.Media.Describe(ctx, messages)
 }
 
 // undescribed returns a copy of messages whose media have no content yet.
@@ -158,29 +158,29 @@ func undescribed(messages []llm.Message) []llm.Message {
 }
 
 // wait notes that a job waits for its store. The first one is logged.
-func (d *mediaDesk) wait(at *lookUp, away error) {
-	d.mu.Lock()
-	full, before := d.full(), d.held()
+func (m *mediaLookups) wait(at *lookUp, away error) {
+	m.mu.Lock()
+	full, before := m.full(), m.held()
 	if at.away == nil {
 		at.since = time.Now()
 	}
 	at.away, at.gone = away, true
-	d.advance()
-	d.mu.Unlock()
+	m.advance()
+	m.mu.Unlock()
 	if before.Kind == "" {
-		d.e.log.Warn("a picture, document or sound can't be read: its row waits", slog.Any("error", away))
+		m.e.log.Warn("a picture, document or sound can't be read: its row waits", slog.Any("error", away))
 	}
 	if full {
-		d.resume()
+		m.resume()
 	}
 }
 
 // leave notes that a job is not looked up any more. One that was found goes on.
-func (d *mediaDesk) leave(at *lookUp, found bool) {
-	d.mu.Lock()
-	full, before := d.full(), d.held()
-	delete(d.jobs, at.job)
-	after := d.held()
+func (m *mediaLookups) leave(at *lookUp, found bool) {
+	m.mu.Lock()
+	full, before := m.full(), m.held()
+	delete(m.jobs, at.job)
+	after := m.held()
 	switch {
 	case found && at.gone: // it has waited
 		at.to.addDescribed(at.job)
@@ -189,37 +189,37 @@ func (d *mediaDesk) leave(at *lookUp, found bool) {
 	default:
 		at.gone = true
 	}
-	d.advance()
-	d.mu.Unlock()
+	m.advance()
+	m.mu.Unlock()
 	if before.Kind != "" && after.Kind == "" {
-		d.e.log.Info("pictures, documents and sounds are read again")
+		m.e.log.Info("pictures, documents and sounds are read again")
 	}
 	if full {
-		d.resume()
+		m.resume()
 	}
 }
 
-// resume has the rows be looked at again that were told to wait while the desk was full.
-func (d *mediaDesk) resume() {
-	d.e.backlog.resume()
-	d.e.lane.backlog.resume()
+// resume has the rows be looked at again that were told to wait while there was no room.
+func (m *mediaLookups) resume() {
+	m.e.backlog.resume()
+	m.e.lane.backlog.resume()
 }
 
 // advance has the first jobs of the line go on. The caller has the lock.
-func (d *mediaDesk) advance() {
-	for len(d.line) > 0 && (d.line[0].found || d.line[0].gone) {
-		if at := d.line[0]; !at.gone {
+func (m *mediaLookups) advance() {
+	for len(m.line) > 0 && (m.line[0].found || m.line[0].gone) {
+		if at := m.line[0]; !at.gone {
 			at.to.addDescribed(at.job)
 		}
-		d.line[0] = nil
-		d.line = d.line[1:]
+		m.line[0] = nil
+		m.line = m.line[1:]
 	}
 }
 
 // held returns the hold of the job that has waited longest, or the zero hold. The caller
 // has the lock.
-func (d *mediaDesk) held() (h hold.Hold) {
-	for _, at := range d.jobs {
+func (m *mediaLookups) held() (h hold.Hold) {
+	for _, at := range m.jobs {
 		if at.away != nil && (h.Kind == "" || at.since.Before(h.Since)) {
 			h = hold.Hold{Scope: hold.Stage, Kind: hold.Media, Why: at.away.Error(), Since: at.since, Err: at.away}
 		}
@@ -236,10 +236,10 @@ func (e *Executor) MediaHold() hold.Hold {
 
 // of returns since when a row, or an element of it, waits for its media, and why. The error
 // is nil if it does not.
-func (d *mediaDesk) of(row *consumer.Row) (since time.Time, away error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for j, at := range d.jobs {
+func (m *mediaLookups) of(row *consumer.Row) (since time.Time, away error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for j, at := range m.jobs {
 		if j.row == row && at.away != nil {
 			return at.since, at.away
 		}
@@ -248,13 +248,13 @@ func (d *mediaDesk) of(row *consumer.Row) (since time.Time, away error) {
 }
 
 // soon reports whether a job is about to leave for the pool.
-func (d *mediaDesk) soon() bool {
-	if d.e.backlog.hasDescribed() {
+func (m *mediaLookups) soon() bool {
+	if m.e.backlog.hasDescribed() {
 		return true
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, at := range d.jobs {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, at := range m.jobs {
 		if at.away == nil {
 			return true
 		}
@@ -263,10 +263,10 @@ func (d *mediaDesk) soon() bool {
 }
 
 // recall has the jobs be given back whose rows are no longer wanted.
-func (d *mediaDesk) recall() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for j, at := range d.jobs {
+func (m *mediaLookups) recall() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for j, at := range m.jobs {
 		if !j.row.Wanted() {
 			at.cancel()
 		}
@@ -274,31 +274,31 @@ func (d *mediaDesk) recall() {
 }
 
 // lookAgain has Run look up the media of a job again, whose store could not be reached.
-func (d *mediaDesk) lookAgain(j *job) {
-	d.mu.Lock()
-	d.again = append(d.again, j)
-	d.mu.Unlock()
-	d.e.backlog.wake()
+func (m *mediaLookups) lookAgain(j *job) {
+	m.mu.Lock()
+	m.again = append(m.again, j)
+	m.mu.Unlock()
+	m.e.backlog.wake()
 }
 
-func (d *mediaDesk) takeAgain() []*job {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	jobs := d.again
-	d.again = nil
+func (m *mediaLookups) takeAgain() []*job {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	jobs := m.again
+	m.again = nil
 	return jobs
 }
 
 // load reads the media of a job's request for one call. release must be called after it.
 // The verdict is that of an attempt that was not made.
-func (d *mediaDesk) load(ctx context.Context, j *job, a pool.Attempt) (loaded *llm.Prepared, release func(), verdict pool.Verdict, err error) {
-	if loaded, release, err = d.loadBytes(ctx, j); err == nil {
+func (m *mediaLookups) load(ctx context.Context, j *job, a pool.Attempt) (loaded *llm.Prepared, release func(), verdict pool.Verdict, err error) {
+	if loaded, release, err = m.loadBytes(ctx, j); err == nil {
 		return loaded, release, verdict, nil
 	}
 	failure, invalid := errors.AsType[*llm.Error](err)
 	if invalid {
 		failure = call.AsError(failure)
-		return nil, nil, d.e.failed(j, a, failure, pooled.Judge(failure, &llm.Exchange{})), err
+		return nil, nil, m.e.failed(j, a, failure, pooled.Judge(failure, &llm.Exchange{})), err
 	}
 	_, j.away = errors.AsType[*llm.AwayError](err)
 	return nil, nil, pool.Verdict{Class: pool.Cancelled, Err: cmp.Or(context.Cause(ctx), err, io.ErrUnexpectedEOF), Unsent: true}, err
@@ -306,17 +306,17 @@ func (d *mediaDesk) load(ctx context.Context, j *job, a pool.Attempt) (loaded *l
 
 // loadBytes reads the media of a job's request, once there is room for them. release gives
 // the room back.
-func (d *mediaDesk) loadBytes(ctx context.Context, j *job) (loaded *llm.Prepared, release func(), err error) {
-	n := min(j.prepared.MediaBytes(), d.bytes)
+func (m *mediaLookups) loadBytes(ctx context.Context, j *job) (loaded *llm.Prepared, release func(), err error) {
+	n := min(j.prepared.MediaBytes(), m.bytes)
 	if n == 0 {
 		return j.prepared, func() {}, nil
 	}
-	if err = d.room.Acquire(ctx, n); err != nil {
+	if err = m.room.Acquire(ctx, n); err != nil {
 		return nil, nil, err
 	}
 	if loaded, err = j.prepared.Load(ctx); err != nil {
-		d.room.Release(n)
+		m.room.Release(n)
 		return nil, nil, err
 	}
-	return loaded, func() { d.room.Release(n) }, nil
+	return loaded, func() { m.room.Release(n) }, nil
 }
