@@ -51,8 +51,8 @@ type Exchange struct {
 // secrets are removed here, from the answer of the model as from the rest: so they cannot
 // get into results, audit, spans, logs or pages by way of a reply.
 func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
-	call := new(call)
-	x, o := &call.Exchange, &call.ending
+	a := new(attempt)
+	x, o := &a.Exchange, &a.ending
 	x.Request = c.cfg.Redactor.Redact(p.Body)
 	p, err := p.Load(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c *Client) Do(ctx context.Context, p *Prepared) (*Exchange, error) {
 	o.Known, o.URL = c.known(p), p.url
 	login := c.login.Load()
 	x.login = login.number
-	body := c.attempt(ctx, p, login, call)
+	body := c.attempt(ctx, p, login, a)
 	now := time.Now()
 	x.Latency = now.Sub(start)
 	x.Status = o.Status
@@ -95,8 +95,8 @@ func (c *Client) unloaded(ctx context.Context, err error) *Error {
 // Exchange is never nil, and may share body. Status 0 means that the line has no status;
 // then the body alone decides.
 func (c *Client) ReadReply(p *Prepared, status int, body []byte) (*Exchange, error) {
-	call := new(call)
-	x, o := &call.Exchange, &call.ending
+	a := new(attempt)
+	x, o := &a.Exchange, &a.ending
 	x.Request, x.Status, x.Sent = c.cfg.Redactor.Redact(p.Body), status, true
 	x.login = c.login.Load().number
 	o.Known, o.URL, o.Status = c.known(p), p.url, cmp.Or(status, http.StatusOK)
@@ -182,8 +182,8 @@ func (c *Client) recount(w Wire, r *Reply, o *ending, body []byte) {
 // quotedHeaders are the headers of a reply that errors quote and cut.
 var quotedHeaders = [...]string{"Content-Type", "Location"}
 
-// call is all that one attempt needs, in one allocation.
-type call struct {
+// attempt is all that one attempt needs, in one allocation.
+type attempt struct {
 	Exchange
 	ending
 	sending
@@ -218,20 +218,20 @@ func (s *sending) wrote(info httptrace.WroteRequestInfo) {
 	}
 }
 
-// attempt does the HTTP exchange, notes in call how it went, and returns the body as far
+// attempt does the HTTP exchange, notes in a how it went, and returns the body as far
 // as it was read.
-func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, call *call) []byte {
+func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, a *attempt) []byte {
 	ctx, limit := c.limits.begin(ctx, c.cfg.Timeout, c.timedOut)
-	s, o := &call.sending, &call.ending
+	s, o := &a.sending, &a.ending
 	defer func() {
 		c.limits.end(limit)
 		o.Progress = progress(s.progress.Load())
-		call.Sent = o.Progress&stepSent != 0
+		a.Sent = o.Progress&stepSent != 0
 	}()
 	// The transport itself, not http.Client: it follows no redirect.
 	req := s.request(ctx, p, login)
 	var err error
-	if call.credential, err = c.authorize(req, s.content); err != nil {
+	if a.credential, err = c.authorize(req, s.content); err != nil {
 		o.Err = err // even if the time of the call has ended: the provider has seen nothing of it
 		return nil
 	}

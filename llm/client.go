@@ -139,61 +139,25 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	if !ok {
 		return nil, &SettingError{Setting: "Provider", Err: fmt.Errorf("%q is unknown; use one of %s", name, strings.Join(Providers(), ", "))}
 	}
-	var problems []error
-	check := func(setting string, err error) {
-		if err != nil {
-			problems = append(problems, &SettingError{Setting: setting, Err: err})
-		}
-	}
+	var problems settingErrors
 	switch {
 	case cfg.Auth != nil && cfg.APIKey.IsSet():
-		check("APIKey", errors.New("a cloud's identity authorises the calls: set one of both"))
+		problems.add("APIKey", errors.New("a cloud's identity authorises the calls: set one of both"))
 	case cfg.Auth == nil && !cfg.APIKey.IsSet() && p.needsKey(cfg.BaseURL):
-		check("APIKey", errors.New("missing; "+name+" needs one"))
+		problems.add("APIKey", errors.New("missing; "+name+" needs one"))
 	}
 	cfg.BaseURL = cmp.Or(cfg.BaseURL, p.Address(cfg.Region))
 	cfg.Model = cmp.Or(cfg.Model, p.Model)
-	c := &Client{provider: name, wire: p.wire(&cfg), cfg: cfg}
-	if p.wireOf != nil {
-		place := ProviderConfig{BaseURL: cfg.BaseURL, Region: cfg.Region, Project: cfg.Project}
-		c.formatOf = func(model string) (Wire, error) { return p.wireOf(&place, model) }
-	}
-	switch {
-	case cfg.Task == "" || cfg.Task == TaskChat:
-	case cfg.Task != TaskEmbed:
-		check("Task", fmt.Errorf("%q is unknown; use chat or embed", cfg.Task))
-	case p.embed == nil:
-		check("Task", fmt.Errorf("%s has no embeddings; use one of %s", name, strings.Join(embedders(), ", ")))
-	default:
-		c.wire, c.formatOf = p.embed(&cfg), nil
-	}
+	c := &Client{provider: name, cfg: cfg}
+	problems.add("Task", c.chooseWire(&p))
 	roots, err := RootCAs(cfg.CAFile)
-	check("CAFile", err)
-	if cfg.Model == "" {
-		check("Model", errors.New("missing; name the model to call"))
-	}
-	if strings.Trim(cfg.Region, regionBytes) != "" {
-		check("Region", fmt.Errorf("%q is no name of a region, such as eu-central-1", excerpt.Of(cfg.Region)))
-	}
-	switch {
-	case strings.Trim(cfg.Project, projectBytes) != "":
-		check("Project", fmt.Errorf("%q is no id of a project, such as my-project-123", excerpt.Of(cfg.Project)))
-	case cfg.Project == "" && p.Auth == AuthGoogle && !cfg.APIKey.IsSet():
-		check("Project", errors.New("missing; give the id of the Google Cloud project that pays for the calls"))
-	}
-	if cfg.Concurrency < 0 {
-		check("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
-	}
-	if cfg.Timeout < 0 {
-		check("Timeout", fmt.Errorf("%v is negative", cfg.Timeout))
-	}
-	if cfg.MaxReplyBytes < 0 {
-		check("MaxReplyBytes", fmt.Errorf("%d is negative", cfg.MaxReplyBytes))
-	}
+	problems.add("CAFile", err)
+	problems.checkRanges(&p, &cfg)
 	if c.base, err = parseBaseURL(p.base(cfg.BaseURL)); cfg.BaseURL != "" || p.address == nil {
-		check("BaseURL", err)
+		problems.add("BaseURL", err)
 	} else if cfg.Region == "" { // else it was checked above
-		check("Region", errors.New("missing; give the region of the models, such as eu-central-1"))
+		problems.add("Region",
+			errors.New("missing; give the region of the models, such as eu-central-1"))
 	}
 	first, ofLogin := readLogin(cfg.APIKey, cfg.ExtraHeaders)
 	if err := errors.Join(append(problems, ofLogin...)...); err != nil {
@@ -217,6 +181,66 @@ func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	}
 	c.cfg.APIKey, c.cfg.ExtraHeaders = redact.Secret{}, redact.Secret{} // they live in login alone
 	return c, nil
+}
+
+// chooseWire sets the wire format of the client's task. The error is that the task, or the
+// provider, has none.
+func (c *Client) chooseWire(p *Provider) error {
+	cfg := c.cfg
+	c.wire = p.wire(&cfg)
+	if p.wireOf != nil {
+		place := ProviderConfig{BaseURL: cfg.BaseURL, Region: cfg.Region, Project: cfg.Project}
+		c.formatOf = func(model string) (Wire, error) { return p.wireOf(&place, model) }
+	}
+	switch {
+	case cfg.Task == "" || cfg.Task == TaskChat:
+		return nil
+	case cfg.Task != TaskEmbed:
+		return fmt.Errorf("%q is unknown; use chat or embed", cfg.Task)
+	case p.embed == nil:
+		return fmt.Errorf("%s has no embeddings; use one of %s", c.provider,
+			strings.Join(embedders(), ", "))
+	}
+	c.wire, c.formatOf = p.embed(&cfg), nil
+	return nil
+}
+
+// settingErrors are the problems of a configuration, each a [*SettingError].
+type settingErrors []error
+
+// add adds the problem of a setting, if err is not nil.
+func (s *settingErrors) add(setting string, err error) {
+	if err != nil {
+		*s = append(*s, &SettingError{Setting: setting, Err: err})
+	}
+}
+
+// checkRanges adds the settings that can't be what they are.
+func (s *settingErrors) checkRanges(p *Provider, cfg *ProviderConfig) {
+	if cfg.Model == "" {
+		s.add("Model", errors.New("missing; name the model to call"))
+	}
+	if strings.Trim(cfg.Region, regionBytes) != "" {
+		s.add("Region", fmt.Errorf("%q is no name of a region, such as eu-central-1",
+			excerpt.Of(cfg.Region)))
+	}
+	switch {
+	case strings.Trim(cfg.Project, projectBytes) != "":
+		s.add("Project", fmt.Errorf("%q is no id of a project, such as my-project-123",
+			excerpt.Of(cfg.Project)))
+	case cfg.Project == "" && p.Auth == AuthGoogle && !cfg.APIKey.IsSet():
+		s.add("Project",
+			errors.New("missing; give the id of the Google Cloud project that pays for the calls"))
+	}
+	if cfg.Concurrency < 0 {
+		s.add("Concurrency", fmt.Errorf("%d is negative", cfg.Concurrency))
+	}
+	if cfg.Timeout < 0 {
+		s.add("Timeout", fmt.Errorf("%v is negative", cfg.Timeout))
+	}
+	if cfg.MaxReplyBytes < 0 {
+		s.add("MaxReplyBytes", fmt.Errorf("%d is negative", cfg.MaxReplyBytes))
+	}
 }
 
 // regionBytes are the bytes of a cloud's region, which becomes a part of the server's name,
@@ -431,16 +455,16 @@ func (c *Client) resolve(raw string) (*url.URL, error) {
 
 // exchange makes one exchange with u. next is where a GET is redirected to.
 func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply *RawReply, next *url.URL, err error) {
-	call := new(call)
-	o := &call.ending
+	a := new(attempt)
+	o := &a.ending
 	o.URL = u
 	o.Known.Proven, o.Known.Identity = c.proven.Load(), c.cfg.Auth != nil
 	within, cancel := context.WithCancelCause(ctx)
 	w := &watch{timer: time.AfterFunc(c.cfg.Timeout, func() { cancel(c.timedOut) }), timeout: c.cfg.Timeout, cancel: cancel, ctx: within}
 	reply = new(RawReply)
-	req := call.raw(within, r, u, c.headers(r, u), w)
+	req := a.raw(within, r, u, c.headers(r, u), w)
 	if c.isOwn(u) {
-		call.credential, err = c.authorize(req, nil)
+		a.credential, err = c.authorize(req, nil)
 	}
 	var resp *http.Response
 	if err == nil {
@@ -449,7 +473,7 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 		}
 	}
 	if err == nil {
-		call.reached(stepConnected | stepSent | stepReplied)
+		a.reached(stepConnected | stepSent | stepReplied)
 		if r.Method == http.MethodGet && resp.StatusCode/100 == 3 {
 			next, _ = resp.Location() // without one the redirect is the answer
 			if next != nil && next.Scheme != "https" && next.Scheme != c.base.Scheme {
@@ -464,16 +488,16 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 			reply.Stream, reply.Connected = w, true
 			return reply, nil, nil
 		}
-		call.Response = c.readRaw(within, resp, r.MaxBytes, o)
+		a.Response = c.readRaw(within, resp, r.MaxBytes, o)
 		_ = resp.Body.Close()
 	} else {
 		o.Err = err
 	}
 	w.timer.Stop()
 	cancel(nil)
-	o.Progress = progress(call.progress.Load())
+	o.Progress = progress(a.progress.Load())
 	reply.Connected = o.Progress&stepConnected != 0
-	return reply, next, c.judgeRaw(ctx, reply, call)
+	return reply, next, c.judgeRaw(ctx, reply, a)
 }
 
 // isOwn reports whether u leads to the server of the base URL, which alone gets the
@@ -519,10 +543,10 @@ func (c *Client) readRaw(ctx context.Context, resp *http.Response, limit int64, 
 }
 
 // judgeRaw judges what came back, and puts the body into reply.
-func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, call *call) error {
-	o := &call.ending
-	c.redactAnswer(&call.Exchange, o, call.Response)
-	reply.Body = call.Response
+func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, a *attempt) error {
+	o := &a.ending
+	c.redactAnswer(&a.Exchange, o, a.Response)
+	reply.Body = a.Response
 	if o.Err == nil && o.Form != formTooLarge && o.Status/100 == 2 {
 		return nil
 	}
@@ -533,7 +557,7 @@ func (c *Client) judgeRaw(ctx context.Context, reply *RawReply, call *call) erro
 		o.Known = Known{Raw: true}
 	}
 	_, err := parseReply(c.wire, o, time.Now(), reply.Body)
-	return c.failed(&call.Exchange, err)
+	return c.failed(&a.Exchange, err)
 }
 
 // watch is a body under a time-out. The body of a reply has a time-out for each read. The
