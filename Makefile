@@ -159,10 +159,7 @@ bench-night: ## how long 100,000 rows of 1.2 s take, one call at a time and with
 	go test ./test/throttle -run '^TestTheDocumentsNight$$' -count=1 -night $(or $(ROWS),100000) -v
 
 .PHONY: docs
-docs: docs-table ## regenerate the tables and pages that follow from the code, and .env.example; takes seconds
-
-.PHONY: docs-table
-docs-table: ## regenerate the table of docs/settings.md, .env.example, the lists of docs/permissions.md, the tables of docs/holds.md and docs/metrics.md, and docs/schemas/asyncapi.yaml
+docs: ## regenerate what follows from the code: the tables of docs/settings.md, docs/permissions.md, docs/holds.md and docs/metrics.md, docs/schemas/asyncapi.yaml, .env.example; takes seconds
 	@mkdir -p bin
 	@go run ./cmd/stage config --markdown >bin/config.md
 	@awk ' \

@@ -12,7 +12,7 @@ import (
 
 // The page about metrics has the table that follows from an exposition of all of them; go test -update writes it.
 func TestThePageHasEachMetric(t *testing.T) {
-	const begin, end = "<!-- metrics: made by make docs-table -->\n", "<!-- end of metrics -->"
+	const begin, end = "<!-- metrics: made by make docs -->\n", "<!-- end of metrics -->"
 	const path = "metrics.md"
 	page := read(t, path)
 	head, rest, ok := strings.Cut(page, begin)

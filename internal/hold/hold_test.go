@@ -13,7 +13,7 @@ var update = flag.Bool("update", false, "rewrite the table of docs/holds.md")
 
 // The page has the very table: whoever adds a kind says what it means and what to do about it, and runs make docs.
 func TestThePageHasEachKind(t *testing.T) {
-	const begin, end = "<!-- kinds: made by make docs-table -->\n", "<!-- end of kinds -->"
+	const begin, end = "<!-- kinds: made by make docs -->\n", "<!-- end of kinds -->"
 	path := filepath.Join("..", "..", "docs", "holds.md")
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func TestThePageHasEachKind(t *testing.T) {
 		return
 	}
 	if string(page) != want {
-		t.Error("docs/holds.md does not have the table of kinds.go: run make docs-table")
+		t.Error("docs/holds.md does not have the table of kinds.go: run make docs")
 	}
 }
 
