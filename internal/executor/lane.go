@@ -23,7 +23,7 @@ type Lane interface {
 	// Add takes a row into the lane, and Again one whose answer there did not settle it.
 	// The row is parked right after.
 	Add(r lane.Request)
-	Again(seq uint64, e *lane.Errand, failure *llm.Error)
+	Again(seq uint64, e *lane.Errand)
 }
 
 // laneRows serves the rows of the batch lane. Such a row needs no room in the pool: it is
@@ -250,7 +250,7 @@ func (l *laneRows) judge(j *job, errand *lane.Errand) {
 			l.goLive(j) // with the complaint, which a batch could not carry
 			return
 		}
-		l.e.Lanes(j.row.Partition).Again(j.row.Seq, errand, failure)
+		l.e.Lanes(j.row.Partition).Again(j.row.Seq, errand)
 		l.park(j)
 	}
 }

@@ -163,12 +163,14 @@ func (b *batch) wentLive(i int) bool {
 	return b.wasIn.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()
 }
 
-// futile: the provider works on it, and nothing is wanted of it.
+// futile reports whether the provider works on the batch though no answer of it is wanted,
+// and none is on its way.
 func (b *batch) futile() bool {
 	return b.phase == phaseRunning && b.ours() && !b.wanted() && b.count[rowAnswered]+b.count[rowAgain] == 0
 }
 
-// ended: it no longer counts as open, as the provider is done with it.
+// ended reports whether the provider is done with the batch, so that it no longer counts
+// as open.
 func (b *batch) ended() bool { return b.phase >= phaseOver }
 
 // ours reports whether it is certain that the provider's batch is this one.
@@ -245,11 +247,11 @@ func (b *batchRows) deadline(i int) int64 {
 	return b.rows.Deadlines[i]
 }
 
-// settled reports whether nothing is wanted of it, and nothing of it could be wanted
-// after a crash.
+// isSettled reports whether each row is kept or moved, so that a crash now would lose
+// nothing.
 func (b *batchRows) isSettled() bool { return b.count[rowKept]+b.count[rowMoved] == len(b.state) }
 
-// wanted reports whether an answer to a row of it is.
+// wanted reports whether a row has no answer yet, and waits for one.
 func (b *batchRows) wanted() bool { return b.count[rowSubmitted] > 0 }
 
 // forgetRows frees the memory of the rows: nothing more is wanted of them.

@@ -33,10 +33,11 @@ func (l *batchList) sealed() (n int) {
 	return n
 }
 
-// queued sums the tokens of a model's batches that are in the provider's queue.
-func (l *batchList) queued(model string) (sum int64) {
+// queued sums the tokens of a model's batches that are in the provider's queue, except one,
+// or nil.
+func (l *batchList) queued(model string, except *batch) (sum int64) {
 	for _, b := range l.all {
-		if b.model == model && (b.phase == phaseLooking || b.phase == phaseFound || b.phase == phaseRunning) {
+		if b != except && b.model == model && (b.phase == phaseLooking || b.phase == phaseFound || b.phase == phaseRunning) {
 			sum += b.tokens
 		}
 	}

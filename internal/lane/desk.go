@@ -145,7 +145,7 @@ func (d *desk) found(b *batch, remote batchapi.Batch, adopted bool, now time.Tim
 	b.remote, b.id, b.adopted, b.submitted, b.phase = remote, remote.ID, adopted, now, phaseFound
 	b.tentative = adopted && !d.limits.Tokens && b.tentative
 	b.missing = time.Time{}
-	d.standing.capacity(b.model).accepted(d.batches.queued(b.model), now)
+	d.standing.capacity(b.model).accepted(d.batches.queued(b.model, nil), now)
 	d.loop.vital++
 	r := &Record{Kind: RecordSubmitted, Token: b.token, Time: now, BatchID: b.id, Adopted: adopted, Tentative: b.tentative}
 	d.book.record(r, func(now time.Time) {

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -199,12 +200,7 @@ func (g *gather) sorted() []*gathered {
 	for _, r := range g.rows {
 		rows = append(rows, r)
 	}
-	slices.SortFunc(rows, func(a, b *gathered) int {
-		if a.seq < b.seq {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(rows, func(a, b *gathered) int { return cmp.Compare(a.seq, b.seq) })
 	return rows
 }
 

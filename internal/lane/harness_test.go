@@ -333,7 +333,7 @@ func (b *bench) execute(l *Lane, proc *process, seq uint64, errand any) {
 	case b.settles(seq, e):
 		b.keep(l, proc, seq, strconv.Itoa(e.Line.Status)+" "+string(e.Line.Body))
 	default:
-		l.Again(seq, e, nil)
+		l.Again(seq, e)
 	}
 }
 

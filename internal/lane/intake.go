@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -155,12 +156,7 @@ func (in *intake) models() []string {
 		first[model], _ = w.first()
 		models = append(models, model)
 	}
-	slices.SortFunc(models, func(a, b string) int {
-		if first[a] < first[b] {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(models, func(a, b string) int { return cmp.Compare(first[a], first[b]) })
 	return models
 }
 

@@ -30,39 +30,6 @@ type keeper struct {
 	shown time.Time
 }
 
-// Open implements [consumer.Lane]. It claims the records before it reads them. In the other
-// order an earlier owner could add a batch in between, which this term would never see:
-//
-//	this term   reads the records
-//	the other                        records the intent of batch b
-//	this term                                                       claims
-func (l *Lane) Open(ctx context.Context, of consumer.LaneTerm) error {
-	l.mail.take(nil)
-	l.inBatch.Store(nil)
-	l.taken.Store(of.Low)
-	k := newKeeper(l, of)
-	claim := &Record{Kind: RecordClaim, Time: time.Now(), InputCreated: of.InputCreated}
-	if err := k.book.claim(ctx, claim); err != nil {
-		return err
-	}
-	records, err := k.book.read(ctx)
-	if err != nil {
-		return err
-	}
-	k.recover(records, time.Now())
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	l.abort = cancel
-	l.close = func() {
-		close(k.closing)
-		l.running.Wait()
-	}
-	l.running.Go(func() {
-		defer cancel()
-		k.run(running)
-	})
-	return nil
-}
-
 // newKeeper returns the keeper of a term that has not claimed the records yet.
 func newKeeper(l *Lane, of consumer.LaneTerm) *keeper {
 	d := &desk{lane: l, cfg: &l.cfg, of: of, limits: l.cfg.API.Limits()}
@@ -89,16 +56,6 @@ func newKeeper(l *Lane, of consumer.LaneTerm) *keeper {
 	k.collector = collector{desk: d, lines: make(chan lineRead)}
 	k.sweeper.desk = d
 	return k
-}
-
-// Close implements [consumer.Lane].
-func (l *Lane) Close() {
-	if l.close != nil {
-		l.close()
-		l.close = nil
-	}
-	l.inBatch.Store(nil)
-	l.status.Store(nil)
 }
 
 // run is the goroutine of the term. It sleeps until something has come in (the loop is

@@ -21,6 +21,22 @@
 //	sweep.go      files are deleted and records purged
 //	finish.go     the end of a term
 //
+// The parts of the desk, and what all of them use:
+//
+//	batch.go      a batch with its rows; batchlist.go has those of the term, and index.go finds
+//	              rows in them
+//	intake.go     rows that are in no batch yet; live.go those that are called live, and
+//	              answers.go those whose answers the executor has; places.go moves a row from
+//	              one to another
+//	book.go       appends records, in the format of record.go; recorded.go reads them for others
+//	lost.go       batches that were given up and may exist
+//	standing.go   the account: why nothing is sent, and (capacity.go) what room there is
+//	meaning.go    what the failure of a request means
+//	loop.go       requests run beside the keeper; times.go says how long
+//	mailbox.go    what others report to the keeper
+//	events.go     audit events; status.go is what the status shows
+//	lines.go      the lines of a batch; rowset.go has sets of rows
+//
 // A lane is made once and serves one term after the other:
 //
 //	l, err := lane.New(cfg)
@@ -31,6 +47,10 @@
 package lane
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -156,6 +176,81 @@ func New(cfg Config) (*Lane, error) {
 	return l, nil
 }
 
+// Open implements [consumer.Lane]. It claims the records before it reads them. In the other
+// order an earlier owner could add a batch in between, which this term would never see:
+//
+//	this term   reads the records
+//	the other                        records the intent of batch b
+//	this term                                                       claims
+func (l *Lane) Open(ctx context.Context, of consumer.LaneTerm) error {
+	l.mail.take(nil)
+	l.inBatch.Store(nil)
+	l.taken.Store(of.Low)
+	k := newKeeper(l, of)
+	claim := &Record{Kind: RecordClaim, Time: time.Now(), InputCreated: of.InputCreated}
+	if err := k.book.claim(ctx, claim); err != nil {
+		return err
+	}
+	records, err := k.book.read(ctx)
+	if err != nil {
+		return err
+	}
+	k.recover(records, time.Now())
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.abort = cancel
+	l.close = func() {
+		close(k.closing)
+		l.running.Wait()
+	}
+	l.running.Go(func() {
+		defer cancel()
+		k.run(running)
+	})
+	return nil
+}
+
+// Add takes a row into the lane. The caller parks the row right after. Safe for
+// concurrent use; it does not block.
+func (l *Lane) Add(r Request) { l.mail.put(letter{kind: letterAdd, seq: r.Seq, body: &r}) }
+
+// Again reports that the answer of an errand did not settle the row: its failure may
+// pass, or it answers another request. The caller parks the row; the lane recalls it
+// later. Safe for concurrent use; it does not block.
+func (l *Lane) Again(seq uint64, e *Errand) {
+	l.mail.put(letter{kind: letterAgain, seq: seq, body: e})
+}
+
+// Kept implements [consumer.Lane].
+func (l *Lane) Kept(seq uint64) {
+	l.taken.Store(max(l.taken.Load(), seq))
+	l.mail.put(letter{kind: letterKept, seq: seq})
+}
+
+// Holds implements [consumer.Lane]. What it finds does not change, so it needs no lock;
+// should the row's batch be given up meanwhile, the goroutine of the term finds that out
+// by the letter and recalls the row.
+func (l *Lane) Holds(row *consumer.Row) bool {
+	l.taken.Store(max(l.taken.Load(), row.Seq))
+	if !l.inBatch.Load().has(row.Seq) {
+		return false
+	}
+	l.mail.put(letter{kind: letterHeld, seq: row.Seq})
+	return true
+}
+
+// Stop implements [consumer.Lane].
+func (l *Lane) Stop() { l.mail.put(letter{kind: letterStop}) }
+
+// Close implements [consumer.Lane].
+func (l *Lane) Close() {
+	if l.close != nil {
+		l.close()
+		l.close = nil
+	}
+	l.inBatch.Store(nil)
+	l.status.Store(nil)
+}
+
 // Use has the lane work over another connection, since the present one is closed for
 // good. Safe for concurrent use.
 func (l *Lane) Use(nc *nats.Conn) { l.cfg.present.Store(nc) }
@@ -225,3 +320,19 @@ type Errand struct {
 // Answers reports whether the errand's line answers the request of this key. Only the
 // beginning of a key is recorded with a batch.
 func (e *Errand) Answers(key string) bool { return shortKey(e.Key) == shortKey(key) }
+
+// shortKey is the beginning of a request's key: 8 bytes of its hash.
+func shortKey(key string) uint64 {
+	var b [8]byte
+	if len(key) >= 16 {
+		if _, err := hex.Decode(b[:], []byte(key[:16])); err == nil {
+			return binary.BigEndian.Uint64(b[:])
+		}
+	}
+	sum := sha256.Sum256([]byte(key))
+	return binary.BigEndian.Uint64(sum[:8])
+}
+
+func keyText(short uint64) string {
+	return hex.EncodeToString(binary.BigEndian.AppendUint64(nil, short))
+}

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +24,7 @@ type refusals struct {
 }
 
 // refused goes on with a batch that the provider has refused as a whole.
-func (rs *refusals) refused(_ context.Context, b *batch, r *batchapi.Refusal, now time.Time) {
+func (rs *refusals) refused(b *batch, r *batchapi.Refusal, now time.Time) {
 	if r == nil {
 		r = new(batchapi.Refusal)
 	}
@@ -61,10 +60,7 @@ func (rs *refusals) refused(_ context.Context, b *batch, r *batchapi.Refusal, no
 // refusedForNow has a batch wait for room in the provider's queue, where that can help.
 func (rs *refusals) refusedForNow(b *batch, r *batchapi.Refusal, now time.Time) {
 	c := rs.standing.capacity(b.model)
-	stage := b.phase
-	b.phase = phaseSealed // not in the queue itself
-	queued := rs.batches.queued(b.model)
-	b.phase = stage
+	queued := rs.batches.queued(b.model, b)
 	small := len(b.state) <= smallRows
 	c.refused(queued, b.tokens, small, max(r.Err.RetryAfter, b.remote.RetryAfter), now)
 	c.why = r.Err.Error()

@@ -67,7 +67,7 @@ func (s *submitter) maySubmit(model string, tokens int64, now time.Time) bool {
 	if s.batches.sealed() >= s.cfg.Settings.Open || s.loop.wait(s.standing.noBudget.until, now) {
 		return false
 	}
-	c, queued := s.standing.capacity(model), s.batches.queued(model)
+	c, queued := s.standing.capacity(model), s.batches.queued(model, nil)
 	room := c.room(queued, now)
 	if s.standing.denial.err != nil && (s.batches.unread() || s.loop.wait(s.standing.denial.until, now)) {
 		return false
@@ -99,7 +99,7 @@ func (s *submitter) holdBack(err error, now time.Time) {
 // submit seals a batch of what fits of the rows that have gathered.
 func (s *submitter) submit(ctx context.Context, g *gather, now time.Time) {
 	body := g.sorted()
-	if limit := s.standing.capacity(g.model).limit; limit > 0 && s.batches.queued(g.model) == 0 {
+	if limit := s.standing.capacity(g.model).limit; limit > 0 && s.batches.queued(g.model, nil) == 0 {
 		body = firstTokens(body, limit)
 	}
 	if s.standing.denial.err != nil {
@@ -182,7 +182,7 @@ func (s *submitter) intended(b *batch) {
 
 // advanceNew takes the next step with a batch that is not created yet.
 func (s *submitter) advanceNew(ctx context.Context, b *batch, now time.Time) {
-	c, queued := s.standing.capacity(b.model), s.batches.queued(b.model)
+	c, queued := s.standing.capacity(b.model), s.batches.queued(b.model, nil)
 	room := c.room(queued, now)
 	switch {
 	case !b.wanted():
@@ -203,11 +203,11 @@ func (s *submitter) upload(ctx context.Context, b *batch) {
 		s.lane.step("uploading")
 		file, err := s.cfg.API.Upload(ctx, b.token, lines)
 		s.lane.step("uploaded")
-		return func(ctx context.Context, now time.Time) {
+		return func(_ context.Context, now time.Time) {
 			switch {
 			case err != nil && meaningOf(uploading, err) == refused:
 				s.standing.pause.clear()
-				s.refusals.refused(ctx, b, &batchapi.Refusal{Err: asLLM(err)}, now)
+				s.refusals.refused(b, &batchapi.Refusal{Err: asLLM(err)}, now)
 			default:
 				tried, absent := b.tried, b.noAPI
 				if s.succeeded(uploading, b, err, now) {
@@ -250,20 +250,20 @@ func (s *submitter) create(ctx context.Context, b *batch) {
 		}
 		remote, err := s.cfg.API.Create(ctx, job)
 		s.lane.step("created")
-		return func(ctx context.Context, now time.Time) {
+		return func(_ context.Context, now time.Time) {
 			s.loop.vital--
-			s.created(ctx, b, remote, err, now)
+			s.created(b, remote, err, now)
 		}
 	})
 }
 
 // created goes on after the provider was asked to create the batch.
-func (s *submitter) created(ctx context.Context, b *batch, remote batchapi.Batch, err error, now time.Time) {
+func (s *submitter) created(b *batch, remote batchapi.Batch, err error, now time.Time) {
 	m := meaningOf(creating, err)
 	switch {
 	case err == nil && remote.State == batchapi.Refused:
 		s.standing.pause.clear()
-		s.refusals.refused(ctx, b, remote.Refusal, now)
+		s.refusals.refused(b, remote.Refusal, now)
 	case err == nil:
 		s.standing.pause.clear()
 		b.fine()
@@ -275,10 +275,10 @@ func (s *submitter) created(ctx context.Context, b *batch, remote batchapi.Batch
 	case m == crowded:
 		s.standing.pause.clear()
 		e := asLLM(err)
-		s.refusals.refused(ctx, b, &batchapi.Refusal{Capacity: true, Err: e}, now)
+		s.refusals.refused(b, &batchapi.Refusal{Capacity: true, Err: e}, now)
 	case m == refused:
 		s.standing.pause.clear()
-		s.refusals.refused(ctx, b, &batchapi.Refusal{Err: asLLM(err)}, now)
+		s.refusals.refused(b, &batchapi.Refusal{Err: asLLM(err)}, now)
 	default:
 		s.succeeded(creating, b, err, now)
 		if m == noAPI && b.file != "" { // it may also be the file that the provider does not know

@@ -27,7 +27,7 @@ func (w *watcher) poll(ctx context.Context, b *batch, now time.Time) {
 	w.call(ctx, b, callTime, func(ctx context.Context) followUp {
 		remote, err := w.cfg.API.Get(ctx, b.id)
 		w.lane.step("polled")
-		return func(ctx context.Context, now time.Time) {
+		return func(_ context.Context, now time.Time) {
 			if err != nil && meaningOf(polling, err) == unknown {
 				w.unknown(b, err, now)
 				return
@@ -37,7 +37,7 @@ func (w *watcher) poll(ctx context.Context, b *batch, now time.Time) {
 				return
 			}
 			b.missing = time.Time{}
-			w.polled(ctx, b, remote, now)
+			w.polled(b, remote, now)
 		}
 	})
 }
@@ -50,11 +50,11 @@ func maxTime(a, b time.Time) time.Time {
 }
 
 // polled goes on with what the provider has said of a batch.
-func (w *watcher) polled(ctx context.Context, b *batch, remote batchapi.Batch, now time.Time) {
+func (w *watcher) polled(b *batch, remote batchapi.Batch, now time.Time) {
 	b.remote = remote
 	switch {
 	case remote.State == batchapi.Refused:
-		w.refusals.refused(ctx, b, remote.Refusal, now)
+		w.refusals.refused(b, remote.Refusal, now)
 	case remote.State.Over():
 		b.phase, b.overSince = phaseOver, now
 		w.standing.capacity(b.model).ended(b.tokens)

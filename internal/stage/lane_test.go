@@ -30,8 +30,8 @@ type laneLab struct {
 	*lab
 	mu     sync.Mutex
 	added  []lane.Request
-	failed []*llm.Error // by Again
-	live   []string     // bodies of live calls
+	failed []string // tokens of the batches, by Again
+	live   []string // bodies of live calls
 	answer func(prompt string, tries int) laneAnswer
 }
 
@@ -149,9 +149,9 @@ func (s *scriptedLane) Add(r lane.Request) {
 	s.reply(r, 0)
 }
 
-func (s *scriptedLane) Again(seq uint64, e *lane.Errand, failure *llm.Error) {
+func (s *scriptedLane) Again(seq uint64, e *lane.Errand) {
 	s.lab.mu.Lock()
-	s.lab.failed = append(s.lab.failed, failure)
+	s.lab.failed = append(s.lab.failed, e.Token)
 	s.lab.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
