@@ -45,10 +45,10 @@ func (e *FatalError) Unwrap() error { return e.Err }
 // In turn, it is always the later stage that fails, because its stream would take a
 // subject of the earlier one's.
 func (s *Stage) Prepare(ctx context.Context) error {
-	defer s.turn.leave()
-	if s.turn.before != nil {
+	defer s.preparation.leave()
+	if s.preparation.before != nil {
 		select {
-		case <-s.turn.before:
+		case <-s.preparation.before:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -107,7 +107,7 @@ func run(soft, hard context.Context, cfgs []*config.Config, deps Deps) error {
 			return deps.errorOf(cfg, err)
 		}
 		if len(stages) > 0 {
-			s.turn.before = stages[len(stages)-1].turn.left
+			s.preparation.before = stages[len(stages)-1].preparation.left
 		}
 		stages = append(stages, s)
 	}
@@ -173,7 +173,7 @@ func runEach(soft, hard context.Context, stages []*Stage) error {
 	for _, s := range stages {
 		running.Go(func() error {
 			err := s.serve(soft, hard)
-			s.turn.leave() // it may have ended before its turn, for which the next one waits
+			s.preparation.leave() // it may have ended before its turn, for which the next one waits
 			why := "stopped"
 			if err != nil {
 				why = err.Error()

@@ -57,29 +57,30 @@ type Stage struct {
 	finder
 	pauses pauses
 
-	nc       *nats.Conn // the connection of Conn for which the parts were made, see follow
-	ledger   *cost.Ledger
-	batches  *batch.Service // nil means that batched requests are not answered
-	metrics  *metrics.Metrics
-	tracing  *tracing.Tracing  // nil means off
-	exporter *metrics.Exporter // nil means off
-	objects  *media.Objects    // where rows may have pictures, documents and sounds
-	opts     Options
-	turn     turn // its turn to prepare, among the stages of the process
+	nc          *nats.Conn // the connection of Conn for which the parts were made, see follow
+	ledger      *cost.Ledger
+	batches     *batch.Service // nil means that batched requests are not answered
+	metrics     *metrics.Metrics
+	tracing     *tracing.Tracing  // nil means off
+	exporter    *metrics.Exporter // nil means off
+	objects     *media.Objects    // where rows may have pictures, documents and sounds
+	opts        Options
+	preparation preparation // its turn among the stages of the process
 }
 
-// turn makes several stages of a process prepare one after the other, see
+// preparation makes several stages of a process prepare one after the other, see
 // [Stage.Prepare]. A stage waits for before, which is the left of the stage before it.
-type turn struct {
+type preparation struct {
 	before <-chan struct{} // closed when the stage before has left; nil for the first stage
 	left   chan struct{}   // closed by leave
 	leave  func()          // may be called again: a stage may end before it has prepared
 }
 
-// newTurn returns the turn of the first stage; run sets before for the others.
-func newTurn() turn {
+// newPreparation returns the preparation of the first stage; run sets before for the
+// others.
+func newPreparation() preparation {
 	left := make(chan struct{})
-	return turn{left: left, leave: sync.OnceFunc(func() { close(left) })}
+	return preparation{left: left, leave: sync.OnceFunc(func() { close(left) })}
 }
 
 // Options are the choices of a command about a stage.
@@ -142,7 +143,7 @@ func New(
 		return nil, err
 	}
 	s := &Stage{
-		view: newView(cfg, conn), nc: conn.NC(), opts: opts, turn: newTurn(),
+		view: newView(cfg, conn), nc: conn.NC(), opts: opts, preparation: newPreparation(),
 		ledger: cost.NewLedger(prices, cfg.Cost.MaxUSD),
 	}
 	if side := opts.Side; side != nil {
