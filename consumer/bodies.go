@@ -3,7 +3,6 @@ package consumer
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 
@@ -262,26 +261,4 @@ func (b *bodies) removeUnnamed(rows []*Row) {
 			})
 		}
 	}
-}
-
-// objects returns the objects that hold replies to a row or its elements.
-func (r *Row) objects() (refs []objects.Ref) {
-	add := func(ref objects.Ref) {
-		if ref.Name != "" && !slices.Contains(refs, ref) {
-			refs = append(refs, ref)
-		}
-	}
-	add(r.form.object)
-	if r.Kept != nil {
-		add(r.Kept.object)
-	}
-	for _, kept := range r.KeptItems {
-		add(kept.object)
-	}
-	if r.hasItems() {
-		for item := range r.eachItem() {
-			add(item.form.object)
-		}
-	}
-	return refs
 }

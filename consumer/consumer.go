@@ -41,9 +41,10 @@
 //	                                                          pulse and storable
 //
 // The types are in files of their names: survey, standby, term with its parts (intake,
-// ownership, window, returns, lane, journal, bodies, emitter, acks), and carried. What
-// happens to a row, step by step, is in rows.go; what a take-over and a hand-over do is in
-// takeover.go and handover.go.
+// ownership, window, returns, lane, journal, bodies, emitter, acks), and carried. The log
+// (resultLog) is in claim.go, and what each of its messages says of the rows before it
+// (logMark) in mark.go. What happens to a row, step by step, is in rows.go; what a
+// take-over and a hand-over do is in takeover.go and handover.go.
 //
 // What other programs may rely on: New, Run, Executor and Row.Reply, as the example uses
 // them, and what is stored in the streams. The rest serves this program and may change
@@ -196,9 +197,9 @@ type Status struct {
 	HeadSince time.Time
 	// Pending rows wait in the input stream. Only the owner reports them.
 	Pending uint64
-	// HighWaterMark is the low-water mark: every row up to it is emitted. In stream order
-	// it is the last row emitted. In any other order Ahead counts the rows above it that
-	// are emitted, too.
+	// HighWaterMark is the low-water mark, under the name that it had before there were
+	// orders by key: every row up to it is emitted. In stream order it is also the last
+	// row emitted. In any other order Ahead counts the rows above it that are emitted.
 	HighWaterMark uint64
 	Ahead         int
 	// KeysWaiting counts the keys with answered rows that wait for an earlier row. It is
@@ -402,7 +403,7 @@ func (c *Consumer) Run(soft, hard context.Context) error {
 	for soft.Err() == nil {
 		began := time.Now()
 		err := c.serve(soft, hard)
-		c.cfg.Spread.Own(c.cfg.Partition, c.holdAfter(err))
+		c.cfg.Spread.Own(c.cfg.Partition, c.servedAfter(err))
 		switch {
 		case err == nil || hard.Err() != nil:
 			return nil
@@ -489,9 +490,15 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 		}
 		return err
 	}
-	c.cfg.Spread.Own(c.cfg.Partition, spread.HeldRightly)
+	c.cfg.Spread.Own(c.cfg.Partition, spread.Served)
 	c.problems.clear(problemOwnership)
-	if err = t.run(soft, hard, lost); errors.Is(err, errReleased) {
+	return c.runTerm(soft, hard, lost, t)
+}
+
+// runTerm runs a term that has begun until it ends, and reports how it ended.
+func (c *Consumer) runTerm(soft, hard context.Context, lost <-chan nats.Status, t *term) error {
+	err := t.run(soft, hard, lost)
+	if errors.Is(err, errReleased) {
 		t.dropHandedBack()
 	}
 	if errors.Is(err, ErrFenced) {
@@ -519,14 +526,14 @@ func (c *Consumer) serve(soft, hard context.Context) error {
 	return err
 }
 
-// holdAfter is how a process holds a partition after a term, or an attempt at one, that
+// servedAfter is how a process serves a partition after a term, or an attempt at one, that
 // ended with err. One that lost the connection is the first to continue when it is back:
 // the replies that it waits for arrive in its memory.
-func (c *Consumer) holdAfter(err error) spread.Hold {
+func (c *Consumer) servedAfter(err error) spread.Service {
 	if err != nil && !errors.Is(err, ErrFenced) && !c.nc.IsConnected() {
-		return spread.HeldLost
+		return spread.ServedUntilLost
 	}
-	return spread.NotHeld
+	return spread.NotServed
 }
 
 // openDurable finds or creates the durable consumer and remembers the largest message

@@ -11,17 +11,6 @@ type Resumer interface {
 	Resume()
 }
 
-// MayBegin reports whether there is room for the row's reply. An executor that goes by it
-// begins no row while replies that wait for an earlier row use up the window's bytes, and
-// implements [Resumer]. A row that is no longer wanted may always begin, to be handed
-// back; so may a row that waits for no other, because its reply leaves at once, with
-// those that wait for it. In stream order that is the oldest row without a reply.
-//
-// In order by key no further rows are begun of a key whose replies wait while such
-// replies take half of the window: the rest is for the other keys. And where replies that
-// wait for no row use up the bytes, no row begins at all: they leave by themselves.
-func (r *Row) MayBegin() bool { return r.shared.gate.admits(r) || !r.Wanted() }
-
 // gate is shut while the window holds more than its bytes. Rows count by their own size
 // when they are taken, and how large a reply is shows only when it is there: short rows
 // with long replies would come to many times the window's bytes.

@@ -120,9 +120,9 @@ func (j *journal) step(now time.Time) (next time.Time) {
 		return time.Time{}
 	}
 	next = j.stepEarlier(now)
-	next = earlier(next, j.stepGets(now))
-	next = earlier(next, j.keepDue(now))
-	return earlier(next, j.stepPurges(now))
+	next = soonest(next, j.stepGets(now))
+	next = soonest(next, j.keepDue(now))
+	return soonest(next, j.stepPurges(now))
 }
 
 // emitted drops rows that no longer need the journal.

@@ -128,7 +128,7 @@ func (j *journal) stepEarlier(now time.Time) (next time.Time) {
 		j.setProblem("no answer")
 	}
 	if e.waiting {
-		return earlier(e.again, e.by)
+		return soonest(e.again, e.by)
 	}
 	return e.again
 }

@@ -112,17 +112,6 @@ func (j *journal) restore(row *Row, now time.Time) bool {
 	return true
 }
 
-// keptBytes is how many bytes the replies have that are kept of the row.
-func (r *Row) keptBytes() (bytes int) {
-	if r.Kept != nil {
-		bytes = len(r.Kept.Reply.Body)
-	}
-	for _, k := range r.KeptItems {
-		bytes += len(k.Reply.Body)
-	}
-	return bytes
-}
-
 // getBack returns the reply to a row that comes back from the lane, once it is here. It
 // is waited for without end: without it the row would be paid for again.
 func (j *journal) getBack(seq uint64, now time.Time) (kept *Kept, here bool) {
@@ -180,8 +169,8 @@ func (j *journal) ask(seq uint64, g *get, now time.Time) {
 
 // gotten takes the answer to one request for a reply.
 func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
-	of, element, _ := strings.Cut(name, ".")
-	seq, err := strconv.ParseUint(of, 36, 64)
+	row, element, _ := strings.Cut(name, ".")
+	seq, err := strconv.ParseUint(row, 36, 64)
 	item, errItem := strconv.Atoi(element)
 	if code, _ := streams.StatusOf(m); code == "" || code == "404" {
 		j.gets.size = max(m.Size(), j.gets.size-j.gets.size/8)
@@ -196,7 +185,7 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 		return
 	}
 	if streams.Added(m.Header, jetstream.SequenceHeader) == "" && !j.gone(m, g, now) {
-		g.again = earlier(g.again, now.Add(journalLag))
+		g.again = soonest(g.again, now.Add(journalLag))
 		return
 	}
 	if of, index, k, err := j.stream.parse(m.Header, m.Data); err == nil && of == seq && index == item {
@@ -250,12 +239,12 @@ func (j *journal) stepGets(now time.Time) (next time.Time) {
 		if !now.Before(g.again) {
 			j.ask(seq, g, now)
 		}
-		next = earlier(next, g.again)
+		next = soonest(next, g.again)
 		// A row waits for it until then. Once that has passed, the row starts in this
-		// turn, unless it may not be started at all: then there is nothing to be called
-		// for, and a time in the past would have the term turn without rest.
+		// pass, unless it may not be started at all: then there is nothing to be called
+		// for, and a time in the past would have the term go round without rest.
 		if by := j.gets.until(g); !g.by.IsZero() && now.Before(by) {
-			next = earlier(next, by)
+			next = soonest(next, by)
 		}
 	}
 	return next

@@ -60,7 +60,7 @@ func (o *oldReplies) mayMove(ctx context.Context) error {
 	trial := o.keptStream.subject(keptRef{0, wholeRow})
 	_, err := streams.Append(ctx, o.nc, []*nats.Msg{{Subject: trial}})
 	if err == nil {
-		return o.purge(ctx, trial, 0)
+		return streams.Purge(ctx, o.nc, o.cfg.JournalStream, trial)
 	}
 	if denied := streams.Denied(o.nc, err, trial); errors.Is(denied, nats.ErrPermissionViolation) {
 		return fmt.Errorf("%d replies that an older version has kept belong on subjects of their rows: allow the NATS user to publish on %s, "+
@@ -103,7 +103,7 @@ func (o *oldReplies) moveEntries(ctx context.Context, finished func(seq uint64) 
 		m.Subject = o.keptStream.subject(keptRef{row, item})
 		_, err = streams.Append(ctx, o.nc, []*nats.Msg{m})
 		if streams.Full(err) {
-			if err := o.purge(ctx, o.subject, at); err != nil {
+			if err := o.purgeBelow(ctx, at); err != nil {
 				return moved, err
 			}
 			_, err = streams.Append(ctx, o.nc, []*nats.Msg{m})
@@ -113,7 +113,21 @@ func (o *oldReplies) moveEntries(ctx context.Context, finished func(seq uint64) 
 		}
 		moved++
 	}
-	return moved, o.purge(ctx, o.subject, next)
+	return moved, o.purgeBelow(ctx, next)
+}
+
+// purgeBelow removes the old replies below a sequence. There may be a million, so it takes
+// as long as ctx lasts, where [streams.PurgeBelow] has the bound of a request.
+func (o *oldReplies) purgeBelow(ctx context.Context, below uint64) error {
+	request, err := streams.PurgeRequest(o.nc, o.cfg.JournalStream, o.subject, below)
+	if err != nil {
+		return err
+	}
+	answer, err := o.nc.RequestMsgWithContext(ctx, request)
+	if err == nil {
+		err = streams.Refusal(answer)
+	}
+	return err
 }
 
 // entryFrom returns the first entry at or after a sequence, as it was published, and its

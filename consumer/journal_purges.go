@@ -3,6 +3,8 @@ package consumer
 import (
 	"slices"
 	"time"
+
+	"github.com/llm-stage/stage/consumer/streams"
 )
 
 const (
@@ -121,7 +123,7 @@ func (j *journal) purge() bool {
 // requestPurge asks for a removal, see journalPurge. Without a topic nobody listens to the
 // answer.
 func (j *journal) requestPurge(topic, filter string, below uint64) error {
-	msg, err := j.stream.purgeRequest(filter, below)
+	msg, err := streams.PurgeRequest(j.c.nc, j.c.cfg.JournalStream, filter, below)
 	switch {
 	case err != nil:
 		return err

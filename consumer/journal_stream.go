@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -154,30 +153,6 @@ func (k *keptStream) parse(header nats.Header, data []byte) (seq uint64, index i
 	}}, nil
 }
 
-// purgeRequest returns the request to remove all messages of the journal that match a
-// filter and are below a sequence, or all that match where it is 0.
-func (k *keptStream) purgeRequest(filter string, below uint64) (*nats.Msg, error) {
-	body, err := json.Marshal(struct {
-		Filter string `json:"filter"`
-		Below  uint64 `json:"seq,omitempty"`
-	}{filter, below})
-	return &nats.Msg{Subject: streams.APIPrefix(k.nc) + "STREAM.PURGE." + k.cfg.JournalStream, Data: body}, err
-}
-
-// purge removes all messages that match a filter and are below a sequence, or all that
-// match where it is 0, and waits for that.
-func (k *keptStream) purge(ctx context.Context, filter string, below uint64) error {
-	msg, err := k.purgeRequest(filter, below)
-	if err != nil {
-		return err
-	}
-	answer, err := k.nc.RequestMsgWithContext(ctx, msg)
-	if err == nil {
-		err = streams.Refusal(answer)
-	}
-	return err
-}
-
 // purgeOldInput removes the replies to rows of another input stream, before the first
 // claim for a new one. Their subjects name rows of the new stream as well, and with a
 // batch lane a row whose reply is kept leaves its batch:
@@ -192,9 +167,7 @@ func (k *keptStream) purgeOldInput(ctx context.Context, log *slog.Logger) {
 	if !k.cfg.Journal {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, streams.RequestTimeout)
-	defer cancel()
-	if err := k.purge(ctx, k.filter(), 0); err != nil {
+	if err := streams.Purge(ctx, k.nc, k.cfg.JournalStream, k.filter()); err != nil {
 		log.Warn("replies to rows of the earlier input stream are still in the journal", slog.Any("error", err))
 	}
 }

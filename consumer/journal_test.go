@@ -413,7 +413,7 @@ func TestAPausedRowWhoseReplyIsMissingCostsNoTurns(t *testing.T) {
 		var turns atomic.Int64
 		cfg := b.config("second", &sleeper{low: time.Second, high: time.Second})
 		r := b.startWith(consumer.WithHook(cfg, func(step string) {
-			if step == "turn" && turns.Add(1) > 10_000 {
+			if step == "pass" && turns.Add(1) > 10_000 {
 				panic("the term turns without rest") // virtual time stands still
 			}
 		}))

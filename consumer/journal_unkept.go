@@ -49,7 +49,7 @@ func (u *unkept) add(row *Row, now, at time.Time) {
 		u.count++
 		u.rows = append(u.rows, row)
 	}
-	u.next = earlier(u.next, at)
+	u.next = soonest(u.next, at)
 }
 
 // settle notes that a row need not be kept any more: it is, or is emitted, or never can
@@ -147,7 +147,7 @@ func (j *journal) keepDue(now time.Time) (next time.Time) {
 			j.offer(row, now)
 		}
 		if u.has(row) {
-			u.next = earlier(u.next, row.journal.keepAt)
+			u.next = soonest(u.next, row.journal.keepAt)
 		}
 		return !u.has(row)
 	})
@@ -206,12 +206,4 @@ func (j *journal) flushed(now time.Time) bool {
 		j.keepDue(now)
 	}
 	return u.count == 0 || now.After(u.flushBy)
-}
-
-// earlier returns the earlier of two instants; a zero one is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }

@@ -237,15 +237,6 @@ func (m *messages) deadLetterMsg(row *Row, form deadForm) *nats.Msg {
 	return msg
 }
 
-// message is the body of the row's message, which is empty where the row's body is an
-// object.
-func (r *Row) message() []byte {
-	if r.elsewhere != nil {
-		return nil
-	}
-	return r.Body
-}
-
 // nameSource writes into the headers of a dead letter which row it is.
 func (m *messages) nameSource(h nats.Header, row *Row) {
 	h[streams.HeaderSourceStream] = []string{m.cfg.InputStream}

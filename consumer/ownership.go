@@ -23,7 +23,7 @@ type ownership struct {
 	end     logEnd
 	ahead   aheadLog  // where in the log the rows above the low-water mark are
 	checked time.Time // when the log was last known to end there
-	// uncertainSince is when a gap between two turns of the term was noticed, see pulse.
+	// uncertainSince is when a gap between two passes of the term was noticed, see pulse.
 	// While it is set no row is started. Zero means that the partition is ours as far as
 	// is known.
 	uncertainSince time.Time
@@ -52,7 +52,7 @@ func (o *ownership) stillOurs(ctx context.Context, appending bool) error {
 // certain reports whether rows may be started.
 func (o *ownership) certain() bool { return o.uncertainSince.IsZero() }
 
-// beat notes a turn of the term. After a gap rows are called only once the log was read
+// beat notes a pass of the term. After a gap rows are called only once the log was read
 // again, see pulse.
 func (o *ownership) beat(now time.Time) {
 	if o.c.pulse.beat(now) {

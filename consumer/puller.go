@@ -14,11 +14,12 @@ import (
 const (
 	// pullBatchMax bounds the rows of one pull request. The next one waits for its end,
 	// and a round trip may take milliseconds: beside so many rows that is nothing. A
-	// consumer that limits requests to fewer gets those, down to [PullRowsMin].
+	// consumer that limits requests to fewer gets those, down to
+	// [streams.PullRowsMin].
 	pullBatchMax = 1024
-	// pullRowsMin is the room that is waited for while the window has plenty of rows, see
-	// [term.plenty].
-	pullRowsMin = 64
+	// pullWorthRows is the room that is waited for while the window has plenty of rows, see
+	// [window.plenty].
+	pullWorthRows = 64
 	// pullRetry is the wait after a request that the server could not serve (no leader,
 	// for instance).
 	pullRetry = 100 * time.Millisecond

@@ -30,8 +30,10 @@ type Fitter interface {
 	ResultTooLarge(row *Row, size, room int) (body []byte)
 }
 
-// Row is one message of the input, taken in stream order. Its fields don't change; its
-// methods are safe for concurrent use.
+// Row is one message of the input, taken in stream order. From [Executor.Start] to
+// [Row.Reply] only Spent changes, which is the executor's. Before a start the consumer may
+// fill in Body, Unreadable, Kept and KeptItems, which it reads from the streams, and Errand.
+// The methods are safe for concurrent use.
 type Row struct {
 	// Partition and Seq identify the row: Seq is its sequence in the input stream.
 	Partition int
@@ -219,6 +221,20 @@ func (r *Row) Wanted() bool {
 	return r.wanted.Load() && r.shared.pulse.sure(time.Now()) && r.canStore()
 }
 
+// canStore reports whether the reply to a call could be stored, as far as is known.
+func (r *Row) canStore() bool { return r.shared.storable.room() && !r.shared.recorder.Refused() }
+
+// MayBegin reports whether there is room for the row's reply. An executor that goes by it
+// begins no row while replies that wait for an earlier row use up the window's bytes, and
+// implements [Resumer]. A row that is no longer wanted may always begin, to be handed
+// back; so may a row that waits for no other, because its reply leaves at once, with
+// those that wait for it. In stream order that is the oldest row without a reply.
+//
+// In order by key no further rows are begun of a key whose replies wait while such
+// replies take half of the window: the rest is for the other keys. And where replies that
+// wait for no row use up the bytes, no row begins at all: they leave by themselves.
+func (r *Row) MayBegin() bool { return r.shared.gate.admits(r) || !r.Wanted() }
+
 // Owner is the term of ownership that the row belongs to at the moment.
 func (r *Row) Owner() string { return r.tenure.Load().owner }
 
@@ -228,7 +244,7 @@ func (r *Row) Continue(n int) { r.tenure.Load().calls.Store(int32(n)) } //nolint
 
 // RecordCall stores the event of one call for this row and completes its identity: state
 // id, owner, sequence, index. The row's result is published after it. RecordCall blocks
-// while too many events wait for the server (see [Recorder.Hurry]), and must not be
+// while too many events wait for the server (see [recorder.Recorder.Hurry]), and must not be
 // called after [Row.Reply]. It returns the SHA-256 of the event as recorded, see
 // [auditlog.Row.CallsHash].
 func (r *Row) RecordCall(e *auditlog.Call) (hash [sha256.Size]byte) {
@@ -316,6 +332,48 @@ func (r *Row) forgetJournal() {
 
 // emittable reports whether the row is answered and all its events are stored.
 func (r *Row) emittable() bool { return r.term.done && r.unstored.Load() == 0 }
+
+// message is the body of the row's message, which is empty where the row's body is an
+// object.
+func (r *Row) message() []byte {
+	if r.elsewhere != nil {
+		return nil
+	}
+	return r.Body
+}
+
+// keptBytes is how many bytes the replies have that are kept of the row.
+func (r *Row) keptBytes() (bytes int) {
+	if r.Kept != nil {
+		bytes = len(r.Kept.Reply.Body)
+	}
+	for _, k := range r.KeptItems {
+		bytes += len(k.Reply.Body)
+	}
+	return bytes
+}
+
+// objects returns the objects that hold replies to a row or its elements.
+func (r *Row) objects() (refs []objects.Ref) {
+	add := func(ref objects.Ref) {
+		if ref.Name != "" && !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	add(r.form.object)
+	if r.Kept != nil {
+		add(r.Kept.object)
+	}
+	for _, kept := range r.KeptItems {
+		add(kept.object)
+	}
+	if r.hasItems() {
+		for item := range r.eachItem() {
+			add(item.form.object)
+		}
+	}
+	return refs
+}
 
 // mailbox passes answered rows from the executor's goroutines to the consumer's without
 // ever blocking them. The window bounds it. It also counts the replies that a crash would

@@ -394,7 +394,7 @@ func (t *term) itemAnswered(item *Row) {
 	bytes := len(item.reply.Body)
 	row.term.itemBytes += bytes
 	if !row.term.done {
-		t.window.buf.Grow(row.Seq, bytes)
+		t.window.grow(row.Seq, bytes)
 	}
 	t.journal.wait(item, time.Now())
 	t.c.at("element answered")

@@ -98,7 +98,7 @@ type turned struct {
 func (l *life) step(partition int, step string, steps *armed) {
 	l.s.mu.Lock()
 	switch step {
-	case "turn":
+	case "pass":
 		l.restless(partition)
 	case "drained":
 		l.drained[partition] = append(l.drained[partition], time.Now())

@@ -74,7 +74,7 @@ func (s *standby) wait(soft context.Context) (pin string, err error) {
 		if err != nil || !passed {
 			return pin, err
 		}
-		s.c.cfg.Spread.Own(s.c.cfg.Partition, spread.NotHeld)
+		s.c.cfg.Spread.Own(s.c.cfg.Partition, spread.NotServed)
 	}
 }
 
@@ -236,25 +236,15 @@ func (s *standby) askForPin(soft context.Context) (pin string, passed bool, err 
 				return "", true, nil
 			}
 			// Another replica may be gone.
-			v.idle, look = v.usual, earlier(look, now.Add(rand.N(orphanWaitMax)))
+			v.idle, look = v.usual, soonest(look, now.Add(rand.N(orphanWaitMax)))
 			continue
 		case m := <-p.msgs:
-			row, err := p.received(m, time.Now())
-			if err != nil {
-				return "", false, err
-			}
-			switch {
-			case row && p.unnamed:
-				info, err := s.look(soft)
-				if err != nil {
-					return "", false, err
-				}
-				return pinned(info), false, nil
-			case row:
-				return p.pin, false, nil
+			pin, granted, err := s.granted(soft, p, m)
+			if granted || err != nil {
+				return pin, false, err
 			}
 			continue
-		case <-time.After(earlier(look, next).Sub(now)):
+		case <-time.After(soonest(look, next).Sub(now)):
 			if time.Now().Before(look) {
 				continue
 			}
@@ -270,6 +260,23 @@ func (s *standby) askForPin(soft context.Context) (pin string, passed bool, err 
 		}
 		look = time.Now().Add(wait)
 	}
+}
+
+// granted reports whether a message is a row, which brings the pin, and returns the pin. It
+// is empty where the row does not name it and nobody is pinned by now.
+func (s *standby) granted(soft context.Context, p *puller, m *nats.Msg) (pin string, granted bool, err error) {
+	row, err := p.received(m, time.Now())
+	if err != nil || !row {
+		return "", false, err
+	}
+	if !p.unnamed {
+		return p.pin, true, nil
+	}
+	info, err := s.look(soft)
+	if err != nil {
+		return "", false, err
+	}
+	return pinned(info), true, nil
 }
 
 // vacancy is what a standby has seen of a partition that may have no owner.

@@ -26,7 +26,7 @@ type storable struct {
 	unstowed atomic.Bool
 }
 
-// fullLook is the time between two turns of a term that starts no row because nothing can
+// fullLook is the time between two passes of a term that starts no row because nothing can
 // be stored. The event that ends this need not wake the term: for example, the recorder's
 // events may be stored again.
 const fullLook = 250 * time.Millisecond
@@ -44,9 +44,6 @@ func (s *shared) note(reason *atomic.Bool, on bool) {
 		s.mail.wake()
 	}
 }
-
-// canStore reports whether the reply to a call could be stored, as far as is known.
-func (r *Row) canStore() bool { return r.shared.storable.room() && !r.shared.recorder.Refused() }
 
 func (s *storable) room() bool {
 	return s.full.Load() == nil && !s.refused.Load() && !s.unstowed.Load()

@@ -90,7 +90,7 @@ func (c *Consumer) newTerm(
 ) *term {
 	now := time.Now()
 	t := &term{
-		c: c, owner: owner, fit: now,
+		c: c, owner: owner, refitAt: now,
 		window: &window{
 			cfg: &c.cfg, order: c.order, shared: c.shared,
 			open: make(map[uint64]*Row), acksDelete: durable.AcksDelete,

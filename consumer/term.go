@@ -42,11 +42,11 @@ type term struct {
 	// or the log after a gap, until an operator's pause has ended, or until results and
 	// events can be stored again. [inquiry.unstarted] tells these apart.
 	unstarted []*Row
-	// collected counts the rows that have left the mailbox in this turn, until the end of
-	// the turn, see [mailbox.count].
+	// collected counts the rows that have left the mailbox in this pass of the loop, until
+	// its end, see [mailbox.count].
 	collected int
 	spare     []*Row    // the mailbox's next list
-	fit       time.Time // when the durable consumer was last known to be as it must be
+	refitAt   time.Time // when the durable consumer was last known to be as it must be
 
 	// A stopping term takes no more rows and drains. Once set, stopping and released stay
 	// set.
@@ -89,16 +89,16 @@ func (t *term) reset(ctx context.Context) error {
 	return t.in.reset(ctx)
 }
 
-// run takes, completes and emits rows until the term ends. Each turn of its loop does what
+// run takes, completes and emits rows until the term ends. Each pass of its loop does what
 // is due, and then waits for one thing to happen.
 func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	stop := soft.Done()
-	turn := t.c.cfg.Spread.Changes(t.c.cfg.Partition)
+	moved := t.c.cfg.Spread.Changes(t.c.cfg.Partition)
 	t.steered() // since we stood by
 	for {
-		t.c.at("turn")
+		t.c.at("pass")
 		now := time.Now()
 		t.own.beat(now)
 		t.pause()
@@ -118,7 +118,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 			return errConnectionLost
 		case <-stop:
 			stop, t.stopping = nil, true
-		case <-turn:
+		case <-moved:
 			t.steered()
 		case <-t.c.steer.changed:
 			t.steered()
@@ -158,8 +158,8 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 	}
 }
 
-// step does what is due at the beginning of a turn, from the request for rows to the
-// start of those that have come, and returns when the next turn is due if nothing happens
+// step does what is due at the beginning of a pass, from the request for rows to the
+// start of those that have come, and returns when the next pass is due if nothing happens
 // before.
 func (t *term) step(ctx context.Context, now time.Time) (next time.Time, err error) {
 	if err := cmp.Or(t.c.cfg.Streams.Verdict(), t.lookAtDurable(ctx, now)); err != nil {
@@ -181,10 +181,10 @@ func (t *term) step(ctx context.Context, now time.Time) (next time.Time, err err
 		t.lane.stop()
 	}
 	t.lane.unstashDue(t.stopping)
-	next = earlier(earlier(next, t.journal.step(now)), t.acks.by)
-	next = earlier(next, t.bodies.step(now))
+	next = soonest(soonest(next, t.journal.step(now)), t.acks.by)
+	next = soonest(next, t.bodies.step(now))
 	if t.paused {
-		next = earlier(next, now.Add(fullLook))
+		next = soonest(next, now.Add(fullLook))
 	}
 	t.start()
 	return next, nil
@@ -246,10 +246,10 @@ func (t *term) checkOwner(now time.Time) {
 // lookAtDurable looks at the settings of the durable consumer once a minute, as anybody
 // may change them.
 func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
-	if t.c.cfg.Streams == nil || t.stopping || now.Sub(t.fit) < streams.InspectEvery {
+	if t.c.cfg.Streams == nil || t.stopping || now.Sub(t.refitAt) < streams.InspectEvery {
 		return nil
 	}
-	t.fit = now
+	t.refitAt = now
 	return t.in.durable.Refit(ctx)
 }
 
@@ -257,4 +257,12 @@ func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
 func (t *term) countReplies() {
 	t.c.resumeIf(t.c.mail.count(t.collected, t.journal.lossy()))
 	t.collected = 0
+}
+
+// soonest returns the earlier of two instants; a zero one is never.
+func soonest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -89,7 +89,7 @@ func (q *transfers) step(now time.Time) (next time.Time) {
 			t.ended(errTermOver)
 			return true
 		case now.Before(t.again):
-			next = earlier(next, t.again)
+			next = soonest(next, t.again)
 			return false
 		case q.running == bodiesAtOnce, t.may != nil && !t.may():
 			return false

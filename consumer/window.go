@@ -92,7 +92,7 @@ func (w *window) roomBytes() int64 { return w.buf.RoomBytes() / unansweredCounts
 // rule a full window would ask for each row by itself, which costs the server two
 // messages more.
 func (w *window) plenty(room int) bool {
-	return room < min(pullRowsMin, w.cfg.WindowRows/16) && w.buf.Len()-w.buf.Completed() > w.cfg.WindowRows*3/4
+	return room < min(pullWorthRows, w.cfg.WindowRows/16) && w.buf.Len()-w.buf.Completed() > w.cfg.WindowRows*3/4
 }
 
 // fullOf returns what the window has no room for, or empty. There is no room for bytes as

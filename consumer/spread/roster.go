@@ -82,20 +82,20 @@ type peer struct {
 	keepUntil time.Time // nothing is released to it before
 }
 
-// Hold is how this replica holds a partition.
-type Hold uint8
+// Service is how this replica serves a partition.
+type Service uint8
 
-// How a replica holds a partition.
+// How a replica serves a partition.
 const (
-	NotHeld     Hold = iota // it does not
-	HeldLost                // it did when the connection broke, and is the first to go on with it
-	HeldRightly             // it serves it
-	heldInstead             // it serves it in the place of another
+	NotServed       Service = iota // it does not
+	ServedUntilLost                // it did when the connection broke, and is the first to go on with it
+	Served                         // it does
+	servedInstead                  // it does in the place of another
 )
 
 // place is what a replica knows of one partition.
 type place struct {
-	hold    Hold
+	service Service
 	standby bool   // it waits for the partition
 	holder  string // the replica that serves it, as far as is known; may be empty
 
@@ -151,10 +151,10 @@ func (r *roster) announce() announcement {
 	}
 	for p := range r.places {
 		switch pl := &r.places[p]; {
-		case pl.hold == heldInstead:
+		case pl.service == servedInstead:
 			a.Taken = append(a.Taken, p)
 			a.Owned = append(a.Owned, p)
-		case pl.hold != NotHeld:
+		case pl.service != NotServed:
 			a.Owned = append(a.Owned, p)
 		}
 		if r.places[p].standby {
@@ -221,12 +221,12 @@ func (r *roster) update(now time.Time) {
 	for n := range r.places {
 		pl := &r.places[n]
 		first := slices.IndexFunc(ids, func(id string) bool { return r.peers[id].claims(n) })
-		if pl.hold == HeldLost && first >= 0 {
-			pl.hold = NotHeld // another replica has taken it over meanwhile
+		if pl.service == ServedUntilLost && first >= 0 {
+			pl.service = NotServed // another replica has taken it over meanwhile
 		}
 		before := pl.holder
 		switch {
-		case pl.hold != NotHeld:
+		case pl.service != NotServed:
 			pl.holder = r.id
 		case r.peers[pl.holder].claims(n):
 		case first >= 0:
@@ -296,7 +296,7 @@ func (r *roster) members(without string) []member {
 		if slices.ContainsFunc(r.places, func(pl place) bool { return pl.avoid }) {
 			avoids = func(n int) bool { return r.places[n].avoid }
 		}
-		add(r.id, func(n int) bool { return r.places[n].hold == heldInstead }, avoids)
+		add(r.id, func(n int) bool { return r.places[n].service == servedInstead }, avoids)
 	}
 	for id, p := range r.peers {
 		if p.leaving {
@@ -321,11 +321,11 @@ func (r *roster) serve(now time.Time) []bool {
 		switch mine := id == r.id; {
 		case mine:
 			pl.takeOver = false
-			if pl.hold == heldInstead {
-				pl.hold = HeldRightly
+			if pl.service == servedInstead {
+				pl.service = Served
 			}
 			serve[n] = true
-		case pl.hold != NotHeld:
+		case pl.service != NotServed:
 			serve[n] = !r.peers[id].standsBy(n) || r.doubts(id, n, now)
 		default:
 			serve[n] = pl.takeOver
@@ -458,22 +458,22 @@ func (r *roster) release(partition int, now time.Time) {
 	pl.released, pl.releasedTo, pl.drained = now, r.assignee(partition), 0
 }
 
-// own notes how this replica holds a partition from now on. It can only lose what it had.
-func (r *roster) own(partition int, h Hold, now time.Time) {
+// own notes how this replica serves a partition from now on. It can only lose what it had.
+func (r *roster) own(partition int, to Service, now time.Time) {
 	pl := &r.places[partition]
 	switch {
-	case h == HeldRightly:
+	case to == Served:
 		r.fail(partition, now)
 		if pl.takeOver {
-			h = heldInstead
+			to = servedInstead
 		}
-	case h == HeldLost && pl.hold == NotHeld:
-		h = NotHeld
+	case to == ServedUntilLost && pl.service == NotServed:
+		to = NotServed
 	}
-	if h < HeldRightly && pl.hold >= HeldRightly && !pl.released.IsZero() {
+	if to < Served && pl.service >= Served && !pl.released.IsZero() {
 		pl.drained = now.Sub(pl.released)
 	}
-	pl.hold, pl.takeOver = h, false
+	pl.service, pl.takeOver = to, false
 }
 
 // fail notes who has not taken a partition that this replica begins to serve, if anybody

@@ -119,14 +119,14 @@ func (c *crew) act(i, p int, serve bool) {
 		}
 		if c.drains[p]--; c.drains[p] <= 0 {
 			c.owner[p] = -1
-			r.own(p, NotHeld, c.now)
+			r.own(p, NotServed, c.now)
 		}
 	case c.owner[p] == i:
 		c.drains[p] = 2
 	case serve && c.owner[p] < 0 && c.kinds[i] == sound && pl.standby:
 		c.owner[p], c.last[p], pl.standby = i, i, false
 		c.moves[p]++
-		r.own(p, HeldRightly, c.now)
+		r.own(p, Served, c.now)
 	default:
 		pl.standby = serve
 		if at := r.lookAt(p); !serve && !at.IsZero() && !at.After(c.now) {
@@ -305,9 +305,9 @@ func TestReleasesForNothingCostAThirdOfTheTime(t *testing.T) {
 				for p, serve := range r.serve(now) {
 					pl := &r.places[p]
 					switch {
-					case pl.hold == NotHeld && serve:
-						r.own(p, HeldRightly, now)
-					case pl.hold == NotHeld:
+					case pl.service == NotServed && serve:
+						r.own(p, Served, now)
+					case pl.service == NotServed:
 						if look := r.lookAt(p); !look.IsZero() && !look.After(now) {
 							r.saw(p, Sight{Rows: true}, now)
 						}
@@ -315,7 +315,7 @@ func TestReleasesForNothingCostAThirdOfTheTime(t *testing.T) {
 					case pl.released.IsZero() && serve:
 						drained[p] = 0
 					case drained[p] >= tt.drain: // its calls have ended
-						r.own(p, NotHeld, now)
+						r.own(p, NotServed, now)
 						still[p] += step
 					default: // a release goes on even if the others are gone meanwhile
 						if pl.released.IsZero() {
@@ -344,7 +344,7 @@ func TestRowsOfAllReleasedPartitionsAreNoticedAtOnce(t *testing.T) {
 	now := time.Unix(1, 0)
 	r := newRoster("b", partitions, now)
 	for p := range r.places {
-		r.own(p, HeldRightly, now)
+		r.own(p, Served, now)
 	}
 	step := func() (serves []bool) {
 		now = now.Add(100 * time.Millisecond)
@@ -353,7 +353,7 @@ func TestRowsOfAllReleasedPartitionsAreNoticedAtOnce(t *testing.T) {
 	}
 	look := func(rows bool) {
 		for p := range r.places {
-			if at := r.lookAt(p); r.places[p].hold == NotHeld && !at.IsZero() && !at.After(now) {
+			if at := r.lookAt(p); r.places[p].service == NotServed && !at.IsZero() && !at.After(now) {
 				r.saw(p, Sight{Rows: rows}, now)
 			}
 		}
@@ -363,7 +363,7 @@ func TestRowsOfAllReleasedPartitionsAreNoticedAtOnce(t *testing.T) {
 		if !serve {
 			released = append(released, p)
 			r.release(p, now)
-			r.own(p, NotHeld, now)
+			r.own(p, NotServed, now)
 		}
 	}
 	if len(released) != partitions/2 {

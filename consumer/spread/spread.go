@@ -324,9 +324,9 @@ func (s *Spread) Saw(partition int, seen Sight) {
 	s.decide(time.Now())
 }
 
-// Own notes how this replica holds the partition from now on, and announces it soon.
-func (s *Spread) Own(partition int, h Hold) {
-	s.change(func(r *roster) { r.own(partition, h, time.Now()) })
+// Own notes how this replica serves the partition from now on, and announces it soon.
+func (s *Spread) Own(partition int, service Service) {
+	s.change(func(r *roster) { r.own(partition, service, time.Now()) })
 }
 
 // Release notes that this replica begins to release the partition: from now on until the

@@ -243,7 +243,7 @@ func PurgeBelow(
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestTimeout)
 	defer cancel()
-	request, err := purgeOf(nc, stream, filter, below)
+	request, err := PurgeRequest(nc, stream, filter, below)
 	if err != nil {
 		return err
 	}
@@ -259,14 +259,16 @@ func PurgeBelow(
 
 // AskForPurge is [Purge] without waiting: nobody learns whether it was done.
 func AskForPurge(nc *nats.Conn, stream, filter string) error {
-	request, err := purgeOf(nc, stream, filter, 0)
+	request, err := PurgeRequest(nc, stream, filter, 0)
 	if err != nil {
 		return err
 	}
 	return nc.PublishMsg(request)
 }
 
-func purgeOf(nc *nats.Conn, stream, filter string, below uint64) (*nats.Msg, error) {
+// PurgeRequest returns the request to remove the messages of a stream that match filter and
+// are below a sequence; 0 means all. [Refusal] reads the answer.
+func PurgeRequest(nc *nats.Conn, stream, filter string, below uint64) (*nats.Msg, error) {
 	body, err := json.Marshal(struct {
 		Filter string `json:"filter"`
 		Below  uint64 `json:"seq,omitempty"`
