@@ -300,8 +300,11 @@ func New(nc *nats.Conn, cfg Config) (*Consumer, error) {
 func (cfg *Config) validate() error {
 	var found []error
 	for _, required := range []struct{ name, value string }{
-		{"Name", cfg.Name}, {"InputStream", cfg.InputStream}, {"InputSubject", cfg.InputSubject},
-		{"ResultStream", cfg.ResultStream}, {"ResultSubject", cfg.ResultSubject},
+		{"Name", cfg.Name},
+		{"InputStream", cfg.InputStream},
+		{"InputSubject", cfg.InputSubject},
+		{"ResultStream", cfg.ResultStream},
+		{"ResultSubject", cfg.ResultSubject},
 	} {
 		if required.value == "" {
 			found = append(found, fmt.Errorf("consumer: %s is empty", required.name))
