@@ -410,10 +410,10 @@ func TestAPausedRowWhoseReplyIsMissingCostsNoTurns(t *testing.T) {
 		first := b.killedWith63Kept()
 		b.alter("JOURNAL", func(c *jetstream.StreamConfig) { c.AllowDirect = false })
 		stagetest.Value(b.nc.Subscribe("$JS.API.DIRECT.GET.JOURNAL", func(*nats.Msg) {}))(t)
-		var turns atomic.Int64
+		var passes atomic.Int64
 		cfg := b.config("second", &sleeper{low: time.Second, high: time.Second})
 		r := b.startWith(consumer.WithHook(cfg, func(step string) {
-			if step == "pass" && turns.Add(1) > 10_000 {
+			if step == "pass" && passes.Add(1) > 10_000 {
 				panic("the term turns without rest") // virtual time stands still
 			}
 		}))

@@ -72,8 +72,8 @@ func (r *simReplica) arm(step, manner string, after int, lasts time.Duration) {
 
 func (r *simReplica) disarm() { r.arm("", "", 0, 0) }
 
-// turnsMost is more than a term turns at one instant, unless it turns for ever: then virtual time stands still.
-const turnsMost = 100_000
+// passesMost is more passes than a term makes at one instant, unless it goes round for ever: then virtual time stands still.
+const passesMost = 100_000
 
 // restless ends the test where a term turns without rest.
 func (l *life) restless(partition int) {
@@ -82,8 +82,8 @@ func (l *life) restless(partition int) {
 	} else {
 		l.turned[partition] = turned{now, 1}
 	}
-	if l.turned[partition].times > turnsMost {
-		panic(fmt.Sprintf("partition %d has turned %d times at one instant, %v", partition, turnsMost, time.Since(l.s.began)))
+	if l.turned[partition].times > passesMost {
+		panic(fmt.Sprintf("partition %d has turned %d times at one instant, %v", partition, passesMost, time.Since(l.s.began)))
 	}
 }
 
