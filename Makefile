@@ -61,7 +61,7 @@ test-long: ## run the tests with all their seeds, and those of whole processes t
 race: ## run the tests in any order under the race detector, but those that SKIP matches; takes minutes
 	go test -race -short $(SIDE) -vet=off -shuffle=on -timeout 30m -run '$(RUN)' -skip '$(SKIP)' $(PKG)
 
-# The packages whose goroutines share state.
+# The packages whose goroutines share state. The tests of internal/stage run those of internal/batch, call, cost and media.
 RACED := consumer/... internal/budget internal/ops/dashboard internal/executor internal/files/job internal/lane internal/natsconn internal/stage \
 	internal/ops/stored llm llm/batchapi llm/pooled llm/redact llm/schema pool/...
 # Names, or their beginnings, of tests that take more than 3 s each under the detector: most of its time.
