@@ -106,7 +106,8 @@ func appendOutputConfig(dst []byte, r *Request, d schema.Dialect) []byte {
 }
 
 func (Messages) check(r *Request) error {
-	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, false))
+	return cmp.Or(r.Options.anthropicPlaces(), checkLeadingSystem(r.Messages),
+		checkHistory(r.Messages, true, false))
 }
 
 func (w Messages) media() *mediaRules {
@@ -125,23 +126,31 @@ var messagesEnds = map[string]finish{
 	"max_tokens":                    finishLength,
 	"model_context_window_exceeded": finishLength,
 	"refusal":                       finishRefusal,
-	"tool_use":                      finishUnfinished, // unless its calls are kept, the model may do without the tool next time
-	"pause_turn":                    finishUnfinished, // a server tool took too long
-	"compaction":                    finishDeadEnd,    // the prompt is above the threshold for it
+	// Unless its calls are kept, the model may do without the tool next time.
+	"tool_use":   finishUnfinished,
+	"pause_turn": finishUnfinished, // a server tool took too long
+	"compaction": finishDeadEnd,    // the prompt is above the threshold for it
 }
 
 // readReply implements [Wire].
 func (Messages) readReply(body []byte, r *Reply, o *ending) {
-	var id, model, reason, content, fault, input, output, written, minutes, hour, cached, thinking []byte
+	var id, model, reason, content, fault, input, output, written, minutes, hour, cached,
+		thinking []byte
 	readUsage := func(usage []byte) {
-		pick(usage, at("input_tokens", &input), at("output_tokens", &output), at("cache_read_input_tokens", &cached),
+		pick(usage, at("input_tokens", &input), at("output_tokens", &output),
+			at("cache_read_input_tokens", &cached),
 			at("cache_creation_input_tokens", &written),
 			each("cache_creation", func(value []byte) { pickLifetimes(value, &minutes, &hour) }),
-			each("output_tokens_details", func(details []byte) { pick(details, at("thinking_tokens", &thinking)) }))
+			each("output_tokens_details",
+				func(details []byte) { pick(details, at("thinking_tokens", &thinking)) }))
 	}
-	pick(body, at("id", &id), at("model", &model), at("stop_reason", &reason), at("content", &content),
+	pick(body, at("id", &id), at("model", &model), at("stop_reason", &reason),
+		at("content", &content),
 		each("usage", readUsage), at("error", &fault))
-	t := tally{completion: countOf(output), cached: countOf(cached), written: countOf(written), reasoning: countOf(thinking)}
+	t := tally{
+		completion: countOf(output), cached: countOf(cached), written: countOf(written),
+		reasoning: countOf(thinking),
+	}
 	t.readLifetimes(minutes, hour)
 	// Here input_tokens leaves out the tokens read from or written to a cache.
 	t.prompt = countOf(input).plus(t.cached).plus(t.written)

@@ -130,7 +130,8 @@ func (c *Client) read(w Wire, x *Exchange, o *ending, now time.Time, body []byte
 	if x.Reply != nil && !bytes.Equal(x.Response, body) {
 		c.recount(w, x.Reply, o, body)
 	}
-	if w, long := w.(eliding); long && err == nil { // a body that was cut, or a proxy's page, is no JSON
+	if w, long := w.(eliding); long && err == nil {
+		// a body that was cut, or a proxy's page, is no JSON.
 		x.Response = w.elide(x.Response)
 	}
 	c.redactReply(x.Reply, o.Finish == finishLength)
@@ -252,7 +253,8 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, a *atte
 func (s *sending) request(ctx context.Context, p *Prepared, login *login) *http.Request {
 	s.content = p.Sent()
 	s.body.Reset(s.content)
-	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote, s.replied
+	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote,
+		s.replied
 	return (&http.Request{
 		Method:     http.MethodPost,
 		URL:        p.url,
@@ -312,7 +314,8 @@ func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
 	if size < 0 || size > limit {
 		size = min(2048, limit)
 	}
-	body := make([]byte, 0, size+1) // of a length that was announced right this is all, end included
+	// If the announced length is right, this is enough for all, end included.
+	body := make([]byte, 0, size+1)
 	for {
 		n, err := r.Read(body[len(body):min(int64(cap(body)), limit+1)])
 		body = body[:len(body)+n]
@@ -338,7 +341,8 @@ func (c *Client) redactReply(r *Reply, cut bool) {
 	if cut {
 		r.Text = string(secrets.RedactCut([]byte(r.Text)))
 	}
-	r.Model, r.ID, r.FinishReason = secrets.RedactString(r.Model), secrets.RedactString(r.ID), secrets.RedactString(r.FinishReason)
+	r.Model, r.ID, r.FinishReason = secrets.RedactString(r.Model), secrets.RedactString(r.ID),
+		secrets.RedactString(r.FinishReason)
 	if r.Kept == nil {
 		return
 	}
@@ -347,7 +351,8 @@ func (c *Client) redactReply(r *Reply, cut bool) {
 	r.Kept.Reasoning = secrets.RedactString(r.Kept.Reasoning)
 	for i := range r.Kept.ToolCalls {
 		call := &r.Kept.ToolCalls[i]
-		call.ID, call.Name, call.Arguments = secrets.RedactString(call.ID), secrets.RedactString(call.Name), secrets.RedactJSON(call.Arguments)
+		call.ID, call.Name, call.Arguments = secrets.RedactString(call.ID),
+			secrets.RedactString(call.Name), secrets.RedactJSON(call.Arguments)
 	}
 	for i := range r.Kept.Citations {
 		c := &r.Kept.Citations[i]
@@ -362,7 +367,8 @@ func (c *Client) redactError(e *Error) {
 	if clean := secrets.RedactString(text); clean != text {
 		e.Err = errors.New(clean)
 	}
-	e.Code, e.Type, e.Alike = secrets.RedactString(e.Code), secrets.RedactString(e.Type), secrets.RedactString(e.Alike)
+	e.Code, e.Type, e.Alike = secrets.RedactString(e.Code), secrets.RedactString(e.Type),
+		secrets.RedactString(e.Alike)
 	for name, fact := range e.Facts {
 		switch v := fact.(type) {
 		case string:

@@ -51,7 +51,8 @@ func (o *ending) readAWS() {
 		// about one model, so once the identity has called another it is the row's
 		// mistake to have named this one. Before, it may have no permission at all.
 		ofRow := o.Known.Proven && o.Known.RowModel
-		if ofRow && strings.Contains(message, "bedrock:InvokeModel") || strings.Contains(message, "access to the model") {
+		if ofRow && strings.Contains(message, "bedrock:InvokeModel") ||
+			strings.Contains(message, "access to the model") {
 			f.means = meansUnknownModel
 		}
 	case "ServiceQuotaExceededException":
@@ -65,7 +66,8 @@ func (o *ending) readAWS() {
 var (
 	unknownToBedrock = [...]string{
 		"model identifier is invalid",
-		"with on-demand throughput isn", // there is an inference profile alone; its apostrophe varies
+		// There is an inference profile alone; its apostrophe varies.
+		"with on-demand throughput isn",
 	}
 	unfitForBedrock = [...]string{
 		"too long", "exceeds maximum length", "context limit", "context length",
@@ -85,12 +87,14 @@ func awsType(text string) string {
 var awsAdvices = map[string]string{
 	"ThrottlingException": "a quota of the day is used up: " +
 		"wait for the next day, or ask for a higher one in Service Quotas",
-	"AccessDeniedException": "check that the identity or the API key may call bedrock:InvokeModel " +
+	"AccessDeniedException": "check that the identity or the API key may call " +
+		"bedrock:InvokeModel " +
 		"for this model, and that the account has access to it",
 	"ExpiredTokenException": awsExpired, "ExpiredToken": awsExpired,
 	"InvalidSignatureException": awsSecret, "SignatureDoesNotMatch": awsSecret,
 	"RequestExpired": awsClock, "RequestTimeTooSkewed": awsClock,
-	"UnrecognizedClientException": awsUnknown, "InvalidClientTokenId": awsUnknown, "IncompleteSignature": awsUnknown,
+	"UnrecognizedClientException": awsUnknown, "InvalidClientTokenId": awsUnknown,
+	"IncompleteSignature":        awsUnknown,
 	"MissingAuthenticationToken": awsUnknown, "MissingAuthenticationTokenException": awsUnknown,
 }
 

@@ -5,11 +5,14 @@ package llm
 func adviceAzure(f *fault) string {
 	switch {
 	case f.Code == "PermissionDenied" && has(f.Message, "Principal"):
-		return "give the identity the role Cognitive Services OpenAI User for the resource; a new role takes some minutes"
+		return "give the identity the role Cognitive Services OpenAI User for the resource; a " +
+			"new role takes some minutes"
 	case f.Code == "AuthenticationTypeDisabled":
-		return "the resource takes no keys: let an identity of Microsoft Entra ID authorise the calls"
+		return "the resource takes no keys: let an identity of Microsoft Entra ID authorise the " +
+			"calls"
 	case has(f.Message, "audience is incorrect"):
-		return "check that the identity belongs to the tenant of the resource, and the clock of this machine"
+		return "check that the identity belongs to the tenant of the resource, and the clock of " +
+			"this machine"
 	case has(f.Message, "Virtual Network/Firewall", "approved private endpoint"):
 		return "let this machine's network reach the resource"
 	}

@@ -70,7 +70,10 @@ type BatchConfig struct {
 // minute to anthropic and to openai, 100 to openrouter; 3 attempts, the first wait up to
 // 2 s, doubled after each, never more than a minute.
 func DefaultBatch() BatchConfig {
-	cfg := BatchConfig{MaxParallel: 5, ParallelLimit: 20, MaxPrompts: 1000, RPM: make(map[string]int), Retry: retry.Default()}
+	cfg := BatchConfig{
+		MaxParallel: 5, ParallelLimit: 20, MaxPrompts: 1000, RPM: make(map[string]int),
+		Retry: retry.Default(),
+	}
 	for _, name := range Providers() {
 		if p, _ := LookupProvider(name); p.BatchRPM > 0 {
 			cfg.RPM[name] = p.BatchRPM
@@ -84,7 +87,8 @@ func NewBatch(cfg BatchConfig) (*Batch, error) {
 	var problems []error
 	atLeast := func(name string, n, least int) {
 		if n < least {
-			problems = append(problems, fmt.Errorf("batch: %s is %d, must be at least %d", name, n, least))
+			problems = append(problems, fmt.Errorf("batch: %s is %d, must be at least %d", name, n,
+				least))
 		}
 	}
 	atLeast("MaxParallel", cfg.MaxParallel, 1)
@@ -139,7 +143,8 @@ func (b *Batch) Check(r *BatchRequest) error {
 	case n > b.cfg.MaxPrompts:
 		return &BatchTooLargeError{Size: n, Max: b.cfg.MaxPrompts}
 	case len(r.Contexts) > 0 && len(r.Contexts) != n:
-		return fmt.Errorf("%w: there are %d prompts and %d contexts: give one context for each, null for none, or leave all out", ErrBatchRequest, n, len(r.Contexts))
+		return fmt.Errorf("%w: there are %d prompts and %d contexts: give one context for each, "+
+			"null for none, or leave all out", ErrBatchRequest, n, len(r.Contexts))
 	}
 	return nil
 }
@@ -356,7 +361,8 @@ func (e *AllFailedError) Total() int { return len(e.Reply.Results) }
 
 // Error states the number of prompts and the first error.
 func (e *AllFailedError) Error() string {
-	return fmt.Sprintf("all %d prompts failed, the first with: %s", e.Total(), e.Reply.Results[0].Error)
+	return fmt.Sprintf("all %d prompts failed, the first with: %s", e.Total(),
+		e.Reply.Results[0].Error)
 }
 
 // Unwrap returns the errors of the prompts, in their order.
@@ -398,7 +404,8 @@ type BatchTooLargeError struct {
 
 // Error states both numbers.
 func (e *BatchTooLargeError) Error() string {
-	return fmt.Sprintf("batch has %d prompts, at most %d are allowed: send several batches", e.Size, e.Max)
+	return fmt.Sprintf("batch has %d prompts, at most %d are allowed: send several batches", e.Size,
+		e.Max)
 }
 
 // BatchReplyTooLargeError is the error of a batch whose answers are too large together.
@@ -409,5 +416,6 @@ type BatchReplyTooLargeError struct {
 
 // Error states both numbers.
 func (e *BatchReplyTooLargeError) Error() string {
-	return fmt.Sprintf("answers take %d bytes, at most %d are allowed: send fewer prompts at a time", e.Size, e.Max)
+	return fmt.Sprintf("answers take %d bytes, at most %d are allowed: send fewer prompts at a "+
+		"time", e.Size, e.Max)
 }

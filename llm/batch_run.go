@@ -27,7 +27,9 @@ func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*B
 		return nil, err
 	}
 	began := time.Now()
-	run := &batchRun{Batch: b, caller: caller, request: r, results: make([]BatchResult, len(r.Prompts))}
+	run := &batchRun{
+		Batch: b, caller: caller, request: r, results: make([]BatchResult, len(r.Prompts)),
+	}
 	waits, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	run.end = end
@@ -44,7 +46,10 @@ func (b *Batch) Do(ctx context.Context, caller BatchCaller, r *BatchRequest) (*B
 		})
 	}
 	workers.Wait()
-	reply := &BatchReply{Results: run.results, TotalTokens: run.tokens, TotalTimeMS: time.Since(began).Milliseconds()}
+	reply := &BatchReply{
+		Results: run.results, TotalTokens: run.tokens,
+		TotalTimeMS: time.Since(began).Milliseconds(),
+	}
 	return reply, run.verdict(reply)
 }
 
@@ -79,7 +84,9 @@ const aloneMax = 15 * time.Minute
 // ctx, or a fatal [*Error], which fails no prompt: call it again when the key, the account
 // or the settings may have changed. Calls in flight are always waited for, and their
 // results kept. MaxContentBytes does not apply. [Batch.Check] must accept r.
-func (b *Batch) Resume(ctx context.Context, caller BatchCaller, r *BatchRequest, keeper BatchKeeper) error {
+func (b *Batch) Resume(
+	ctx context.Context, caller BatchCaller, r *BatchRequest, keeper BatchKeeper,
+) error {
 	waits, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	run := &batchRun{Batch: b, caller: caller, request: r, end: end}
@@ -128,7 +135,8 @@ func (run *batchRun) persist(ctx, waits context.Context, i int, keeper BatchKeep
 			return failure
 		case Transient:
 			failures++
-			if failures >= run.cfg.Retry.MaxAttempts && (!run.alone(began) || time.Since(began) >= aloneMax) {
+			if failures >= run.cfg.Retry.MaxAttempts &&
+				(!run.alone(began) || time.Since(began) >= aloneMax) {
 				return keeper.Keep(i, batchResult("", failure), own.tokens)
 			}
 		case Permanent:
@@ -191,7 +199,8 @@ func (run *batchRun) send(ctx, waits context.Context, i int) (content string, er
 		failures++
 		failure = run.asError(err)
 		wait, again := run.wait(failures, failure.RetryAfter)
-		if !again || failure.Reason == ReasonRateLimited || failure.Class != Capacity && failure.Class != Transient {
+		if !again || failure.Reason == ReasonRateLimited || failure.Class != Capacity &&
+			failure.Class != Transient {
 			run.failed(failure, began)
 			return "", failure
 		}
@@ -232,7 +241,9 @@ func (run *batchRun) asError(err error) *Error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return &Error{Provider: run.caller.Provider(), Reason: ReasonCancelled, Err: err}
 	}
-	return &Error{Provider: run.caller.Provider(), Class: Permanent, Reason: ReasonInternalError, Err: err}
+	return &Error{
+		Provider: run.caller.Provider(), Class: Permanent, Reason: ReasonInternalError, Err: err,
+	}
 }
 
 // batchNotSent is the error of a prompt that was not sent because the batch has ended.
@@ -250,7 +261,8 @@ func batchNotSent(waits context.Context) error {
 
 // failed ends the batch if a failure holds for all its prompts.
 func (run *batchRun) failed(failure *Error, began time.Time) {
-	if failure.Class == Fatal || failure.Class == 0 || failure.Class == Capacity && run.alone(began) {
+	if failure.Class == Fatal || failure.Class == 0 || failure.Class == Capacity &&
+		run.alone(began) {
 		run.end(failure)
 	}
 }
@@ -263,7 +275,10 @@ func (run *batchRun) count(reply *Reply) {
 	run.mu.Lock()
 	defer run.mu.Unlock()
 	u := reply.Usage
-	run.tokens = run.tokens.Plus(&BatchTokens{PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, TotalTokens: u.TotalTokens})
+	run.tokens = run.tokens.Plus(&BatchTokens{
+		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens,
+		TotalTokens: u.TotalTokens,
+	})
 }
 
 // answered counts an answer of so many bytes, and ends the batch if they are too many

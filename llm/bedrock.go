@@ -148,7 +148,8 @@ func appendConverseTools(dst []byte, r *Request) []byte {
 	dst = appendList(append(dst, `"tools":[`...), r.Tools, func(dst []byte, t *Tool) []byte {
 		dst = append(dst, `{"toolSpec":{`...)
 		if t.Description != "" {
-			dst = append(jsonbytes.AppendString(append(dst, `"description":`...), t.Description), ',')
+			dst = append(jsonbytes.AppendString(append(dst, `"description":`...), t.Description),
+				',')
 		}
 		dst = append(dst, `"inputSchema":{"json":`...)
 		if len(t.Parameters) == 0 {
@@ -173,13 +174,15 @@ func (r *Request) conversePlaces() error {
 		case len(r.Tools) == 0:
 			return &NoPlaceError{
 				Member: fmt.Sprintf("messages[%d]", i),
-				Reason: "this provider takes calls of tools and their answers only together with the tools, " +
+				Reason: "this provider takes calls of tools and their answers only together with " +
+					"the tools, " +
 					"and the request has none",
 			}
 		case r.ToolChoice.Mode == ToolsNone:
 			return &NoPlaceError{
 				Member: "tool_choice",
-				Reason: "this provider can't forbid calls of the tools that the conversation has called",
+				Reason: "this provider can't forbid calls of the tools that the conversation has " +
+					"called",
 			}
 		}
 	}
@@ -201,7 +204,8 @@ func (r *Request) conversePlaces() error {
 	case o.Format != nil && o.Format.Problem != nil:
 		return &NoPlaceError{Member: "response_format", Reason: o.Format.Problem.Error()}
 	}
-	if levels := bedrockModelOf(r.Model).levels; o.Effort != "" && !slices.Contains(levels, o.Effort) {
+	if levels := bedrockModelOf(r.Model).levels; o.Effort != "" &&
+		!slices.Contains(levels, o.Effort) {
 		return &NoPlaceError{
 			Member: "reasoning_effort",
 			Reason: fmt.Sprintf("%s is not known to the provider's model %s: there are %s",
@@ -257,7 +261,8 @@ func (Converse) readReply(body []byte, r *Reply, o *ending) {
 	readUsage := func(usage []byte) {
 		pick(usage, at("inputTokens", &input), at("outputTokens", &completion),
 			at("cacheReadInputTokens", &cached), at("cacheWriteInputTokens", &written),
-			each("cacheDetails", func(list []byte) { pickConverseLifetimes(list, &minutes, &hour) }))
+			each("cacheDetails",
+				func(list []byte) { pickConverseLifetimes(list, &minutes, &hour) }))
 	}
 	pick(body, at("output", &output), at("stopReason", &reason), each("usage", readUsage),
 		each("trace", func(trace []byte) { pick(trace, at("promptRouter", &router)) }))
@@ -339,7 +344,8 @@ func (Converse) keep(body []byte, k *Kept, parts Keep) {
 	for block := range jsonbytes.Elements(content) {
 		var reasoning, cited []byte
 		pick(block, at("reasoningContent", &reasoning), at("citationsContent", &cited))
-		thought := jsonbytes.Find(reasoning, "reasoningText") // or redactedContent, which is encrypted
+		// A block may have redactedContent instead, which is encrypted.
+		thought := jsonbytes.Find(reasoning, "reasoningText")
 		thoughts = append(thoughts, textOf(jsonbytes.Find(thought, "text")))
 		if parts.Has(KeepCitations) {
 			k.citeConverse(jsonbytes.Find(cited, "citations"))

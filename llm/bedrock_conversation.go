@@ -69,7 +69,8 @@ func (w *converseWriter) text(role Role, text string) {
 func (w *converseWriter) message(r *Request, m *Message) {
 	if m.Role == RoleTool {
 		w.block(RoleUser)
-		w.dst = jsonbytes.AppendString(append(w.dst, `{"toolResult":{"content":[{"text":`...), m.content())
+		w.dst = jsonbytes.AppendString(append(w.dst, `{"toolResult":{"content":[{"text":`...),
+			m.content())
 		w.dst = jsonbytes.AppendString(append(w.dst, `}],"toolUseId":`...), m.CallID)
 		w.dst = append(w.dst, "}}"...)
 		return
@@ -106,7 +107,8 @@ var bedrockFormats = map[string]string{
 
 // media appends a block with a picture, a document or a sound.
 func (w *converseWriter) media(r *Request, m *Media) {
-	kind := map[MediaKind]string{KindImage: "image", KindFile: "document", KindAudio: "audio"}[m.Kind]
+	kind := map[MediaKind]string{KindImage: "image", KindFile: "document",
+		KindAudio: "audio"}[m.Kind]
 	w.dst = append(append(append(w.dst, `{"`...), kind...), `":{"format":`...)
 	w.dst = jsonbytes.AppendString(w.dst, bedrockFormats[m.Type])
 	if m.Kind == KindFile {

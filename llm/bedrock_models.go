@@ -41,8 +41,10 @@ var bedrockModels = [...]struct {
 	{"anthropic.claude-haiku-4-5", bedrockModel{schema.BedrockOutput, converseLevels, nil}},
 	{"anthropic.claude-opus-4-5", bedrockModel{schema.BedrockOutput, converseLevels, nil}},
 	{"anthropic.claude-opus-4-6", bedrockModel{schema.BedrockOutput, converseLevels, nil}},
-	{"amazon.nova-2", bedrockModel{schema.PromptOnly, []string{"none", "low", "medium", "high"}, novaEffort}},
-	{"openai.gpt-oss", bedrockModel{schema.BedrockOutput, []string{"low", "medium", "high"}, flatEffort}},
+	{"amazon.nova-2", bedrockModel{schema.PromptOnly, []string{"none", "low", "medium", "high"},
+		novaEffort}},
+	{"openai.gpt-oss", bedrockModel{schema.BedrockOutput, []string{"low", "medium", "high"},
+		flatEffort}},
 	{"openai.", bedrockModel{schema.BedrockOutput, openAILevels, nestedEffort}},
 	{"moonshot", bedrockModel{schema.BedrockOutput, converseLevels, flatEffort}},
 	{"qwen.qwen3", bedrockModel{schema.BedrockOutput, converseLevels, nil}},
@@ -81,7 +83,8 @@ func flatEffort(dst []byte, effort string) []byte {
 
 // nestedEffort is for models that have the member of responses.
 func nestedEffort(dst []byte, effort string) []byte {
-	return append(jsonbytes.AppendString(append(dst, `{"reasoning":{"effort":`...), effort), "}}"...)
+	return append(jsonbytes.AppendString(append(dst, `{"reasoning":{"effort":`...), effort),
+		"}}"...)
 }
 
 // novaEffort is for the second generation of Amazon Nova, which can do without reasoning.
@@ -89,6 +92,7 @@ func novaEffort(dst []byte, effort string) []byte {
 	if effort == "none" {
 		return append(dst, `{"reasoningConfig":{"type":"disabled"}}`...)
 	}
-	dst = jsonbytes.AppendString(append(dst, `{"reasoningConfig":{"maxReasoningEffort":`...), effort)
+	dst = jsonbytes.AppendString(append(dst, `{"reasoningConfig":{"maxReasoningEffort":`...),
+		effort)
 	return append(dst, `,"type":"enabled"}}`...)
 }

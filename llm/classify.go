@@ -97,12 +97,13 @@ type finish uint8
 
 // The zero finish is a natural end: the answer is whole.
 const (
-	finishStop       finish = iota
-	finishLength            // at the token limit or the end of the context window
-	finishFilter            // stopped by a content filter
-	finishRefusal           // the model refused
-	finishUnfinished        // ended early for any other reason, or for none; another attempt may end naturally
-	finishDeadEnd           // ended early for a reason in the request, so every attempt ends there
+	finishStop    finish = iota
+	finishLength         // at the token limit or the end of the context window
+	finishFilter         // stopped by a content filter
+	finishRefusal        // the model refused
+	// Ended early for any other reason, or for none; another attempt may end naturally.
+	finishUnfinished
+	finishDeadEnd // ended early for a reason in the request, so every attempt ends there
 )
 
 // ErrTimeout is the cause of an attempt that took longer than its time-out.
@@ -112,7 +113,8 @@ var ErrTimeout = errors.New("attempt timed out")
 type proxyError struct{ status int }
 
 func (e *proxyError) Error() string {
-	return strings.TrimSpace(fmt.Sprintf("proxy answered %d %s", e.status, http.StatusText(e.status)))
+	return strings.TrimSpace(fmt.Sprintf("proxy answered %d %s", e.status,
+		http.StatusText(e.status)))
 }
 
 // judgement is what an attempt means. Its zero value belongs to success and to an attempt
@@ -133,7 +135,9 @@ func callFailed(class Class, origin Origin) judgement {
 
 // rejected returns the judgement of a request that the provider refuses.
 func rejected(general bool) judgement {
-	return judgement{class: Permanent, reason: ReasonAPICallFailed, origin: OfRequest, general: general}
+	return judgement{
+		class: Permanent, reason: ReasonAPICallFailed, origin: OfRequest, general: general,
+	}
 }
 
 // judge decides what an attempt means, from status, typed fields and documented headers,
@@ -160,11 +164,15 @@ func judgeReply(o *ending) judgement {
 		return judgement{class: Permanent, reason: ReasonResponseTooLarge}
 	case formNotJSON:
 		// A proxy's page, or a truncated body: the model's server writes JSON.
-		return judgement{class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true}
+		return judgement{
+			class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true,
+		}
 	case formNotUTF8:
 		// Damaged on its way, as one that is cut: the model's server writes JSON, which
 		// is UTF-8.
-		return judgement{class: Transient, reason: ReasonMalformedResponse, origin: OfServer, general: true}
+		return judgement{
+			class: Transient, reason: ReasonMalformedResponse, origin: OfServer, general: true,
+		}
 	case formDimensions:
 		// The model has no choice of dimensions, or the server does not know the setting.
 		// Each call would be paid for, and so would its halves.
@@ -315,7 +323,8 @@ func applyShouldRetry(h http.Header, j judgement) judgement {
 func judgeErr(o *ending) judgement {
 	err := o.Err
 	transient := callFailed(Transient, OfNetwork)
-	if o.Status != 0 || o.Progress&stepReplied != 0 || errors.Is(err, ErrTimeout) && o.Progress&stepConnected != 0 {
+	if o.Status != 0 || o.Progress&stepReplied != 0 || errors.Is(err, ErrTimeout) &&
+		o.Progress&stepConnected != 0 {
 		transient.origin = OfServer
 	}
 	if errors.Is(err, context.Canceled) {
@@ -363,10 +372,14 @@ type hostShortage struct {
 }
 
 var hostShortages = [...]hostShortage{
-	{syscall.EMFILE, "this process has no file descriptor left: raise ulimit -n, LimitNOFILE or the container's limit, or lower the pool size"},
+	{syscall.EMFILE, "this process has no file descriptor left: raise ulimit -n, LimitNOFILE or " +
+		"the container's limit, or lower the pool size"},
 	{syscall.ENFILE, "this machine has no file descriptor left: raise fs.file-max"},
-	{syscall.EADDRNOTAVAIL, "this machine has no ephemeral port left: widen net.ipv4.ip_local_port_range or lower the pool size; with an IPv6 address, check that IPv6 is enabled"},
-	{syscall.ENOBUFS, "this machine has no memory left for network buffers: free some or lower the pool size"},
+	{syscall.EADDRNOTAVAIL, "this machine has no ephemeral port left: widen " +
+		"net.ipv4.ip_local_port_range or lower the pool size; with an IPv6 address, check that " +
+		"IPv6 is enabled"},
+	{syscall.ENOBUFS, "this machine has no memory left for network buffers: free some or lower " +
+		"the pool size"},
 	{syscall.ENOMEM, "this machine has no memory left: free some or lower the pool size"},
 	{syscall.ENETUNREACH, "this machine has no route to the server: check its network"},
 	{syscall.EHOSTUNREACH, "this machine has no route to the server: check its network"},
@@ -406,7 +419,8 @@ func alike(o *ending, j *judgement, r *Reply, body []byte) string {
 		return alikeStatus(o)
 	}
 	if j.reason == ReasonTruncated && isWord(r.FinishReason) {
-		return string(j.reason) + " " + r.FinishReason // tools that the settings offer end every answer alike
+		// Tools that the settings offer end every answer alike.
+		return string(j.reason) + " " + r.FinishReason
 	}
 	if page, _ := readHTML(body); page && j.reason == ReasonInvalidJSONResponse {
 		return "html"

@@ -74,7 +74,8 @@ type ProviderConfig struct {
 	// Model is called where the request names none; for "azure" the name of the
 	// deployment. Required, except for "mock".
 	Model string
-	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Without it, requests take the v1 path.
+	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Without it,
+	// requests take the v1 path.
 	AzureAPIVersion string
 	// CAFile is a PEM file of further certificate authorities that may sign the server's
 	// certificate. Without it, only the system's are.
@@ -137,12 +138,16 @@ const (
 func NewProvider(name string, cfg ProviderConfig) (*Client, error) {
 	p, ok := LookupProvider(name)
 	if !ok {
-		return nil, &SettingError{Setting: "Provider", Err: fmt.Errorf("%q is unknown; use one of %s", name, strings.Join(Providers(), ", "))}
+		return nil, &SettingError{
+			Setting: "Provider", Err: fmt.Errorf("%q is unknown; use one of %s", name,
+				strings.Join(Providers(), ", ")),
+		}
 	}
 	var problems settingErrors
 	switch {
 	case cfg.Auth != nil && cfg.APIKey.IsSet():
-		problems.add("APIKey", errors.New("a cloud's identity authorises the calls: set one of both"))
+		problems.add("APIKey", errors.New("a cloud's identity authorises the calls: set one of "+
+			"both"))
 	case cfg.Auth == nil && !cfg.APIKey.IsSet() && p.needsKey(cfg.BaseURL):
 		problems.add("APIKey", errors.New("missing; "+name+" needs one"))
 	}
@@ -281,7 +286,9 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		IdleConnTimeout: idleTimeout,
 
 		MaxResponseHeaderBytes: headerBytes,
-		OnProxyConnectResponse: func(_ context.Context, _ *url.URL, _ *http.Request, r *http.Response) error {
+		OnProxyConnectResponse: func(
+			_ context.Context, _ *url.URL, _ *http.Request, r *http.Response,
+		) error {
 			if r.StatusCode != http.StatusOK {
 				return &proxyError{status: r.StatusCode}
 			}
@@ -309,12 +316,14 @@ func (c *Client) Close() {
 
 func parseBaseURL(raw string) (*url.URL, error) {
 	if raw == "" {
-		return nil, errors.New("missing; give the address of the server, such as http://localhost:11434/v1")
+		return nil, errors.New("missing; give the address of the server, such as " +
+			"http://localhost:11434/v1")
 	}
 	u, err := url.Parse(strings.TrimRight(raw, "/"))
 	switch {
 	case err != nil:
-		return nil, errors.New("not a URL") // the error of url.Parse repeats it, credentials and all
+		// The error of url.Parse repeats it, credentials and all.
+		return nil, errors.New("not a URL")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("scheme %q; start it with http:// or https://", u.Scheme)
 	case u.Hostname() == "":
@@ -410,7 +419,9 @@ func (c *Client) Exchange(ctx context.Context, r *RawRequest) (*RawReply, error)
 		}
 		u = next
 	}
-	return new(RawReply), &Error{Provider: c.provider, Class: Permanent, Reason: ReasonAPICallFailed, Err: err}
+	return new(RawReply), &Error{
+		Provider: c.provider, Class: Permanent, Reason: ReasonAPICallFailed, Err: err,
+	}
 }
 
 // BaseURL returns the address below which all requests go.
@@ -454,13 +465,18 @@ func (c *Client) resolve(raw string) (*url.URL, error) {
 }
 
 // exchange makes one exchange with u. next is where a GET is redirected to.
-func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply *RawReply, next *url.URL, err error) {
+func (c *Client) exchange(
+	ctx context.Context, r *RawRequest, u *url.URL,
+) (reply *RawReply, next *url.URL, err error) {
 	a := new(attempt)
 	o := &a.ending
 	o.URL = u
 	o.Known.Proven, o.Known.Identity = c.proven.Load(), c.cfg.Auth != nil
 	within, cancel := context.WithCancelCause(ctx)
-	w := &watch{timer: time.AfterFunc(c.cfg.Timeout, func() { cancel(c.timedOut) }), timeout: c.cfg.Timeout, cancel: cancel, ctx: within}
+	w := &watch{
+		timer: time.AfterFunc(c.cfg.Timeout, func() { cancel(c.timedOut) }), timeout: c.cfg.Timeout,
+		cancel: cancel, ctx: within,
+	}
 	reply = new(RawReply)
 	req := a.raw(within, r, u, c.headers(r, u), w)
 	if c.isOwn(u) {
@@ -502,7 +518,9 @@ func (c *Client) exchange(ctx context.Context, r *RawRequest, u *url.URL) (reply
 
 // isOwn reports whether u leads to the server of the base URL, which alone gets the
 // credential.
-func (c *Client) isOwn(u *url.URL) bool { return u.Scheme == c.base.Scheme && u.Host == c.base.Host }
+func (c *Client) isOwn(u *url.URL) bool {
+	return u.Scheme == c.base.Scheme && u.Host == c.base.Host
+}
 
 // headers returns those of a request to u.
 func (c *Client) headers(r *RawRequest, u *url.URL) http.Header {
@@ -516,13 +534,18 @@ func (c *Client) headers(r *RawRequest, u *url.URL) http.Header {
 }
 
 // raw begins to send r to u.
-func (s *sending) raw(ctx context.Context, r *RawRequest, u *url.URL, h http.Header, w *watch) *http.Request {
-	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote, s.replied
+func (s *sending) raw(
+	ctx context.Context, r *RawRequest, u *url.URL, h http.Header, w *watch,
+) *http.Request {
+	s.trace.GotConn, s.trace.WroteRequest, s.trace.GotFirstResponseByte = s.connected, s.wrote,
+		s.replied
 	req := (&http.Request{
-		Method: r.Method, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: h,
+		Method: r.Method, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: h,
 	}).WithContext(httptrace.WithClientTrace(ctx, &s.trace))
 	if r.Body != nil && r.Size > 0 {
-		req.Body, req.ContentLength = io.NopCloser(&watch{r: r.Body, timer: w.timer, timeout: w.timeout}), r.Size
+		req.Body, req.ContentLength = io.NopCloser(&watch{r: r.Body, timer: w.timer,
+			timeout: w.timeout}), r.Size
 	}
 	return req
 }

@@ -191,7 +191,8 @@ func checkLeadingSystem(messages []Message) error {
 	_, rest := leadingSystem(messages)
 	for i := range rest {
 		if rest[i].Role == RoleSystem {
-			return fmt.Errorf("message %d is a system message behind others, which this wire format has no place for; move it to the start",
+			return fmt.Errorf("message %d is a system message behind others, which this wire "+
+				"format has no place for; move it to the start",
 				len(messages)-len(rest)+i+1)
 		}
 	}
@@ -287,10 +288,12 @@ const contentList = `","content":[`
 // responses, and media, calls and answers of tools differ in each.
 var (
 	chatTurns = turnWriter{
-		model: "assistant", text: appendMessage, list: contentList, part: appendChatPart, turn: appendChatTurn,
+		model: "assistant", text: appendMessage, list: contentList, part: appendChatPart,
+		turn: appendChatTurn,
 	}
 	responsesTurns = turnWriter{
-		model: "assistant", text: appendMessage, list: contentList, part: appendResponsesPart, turn: appendResponsesTurn,
+		model: "assistant", text: appendMessage, list: contentList, part: appendResponsesPart,
+		turn: appendResponsesTurn,
 	}
 	anthropicTurns = turnWriter{
 		model: "assistant", text: appendMessage, list: contentList, part: appendAnthropicPart,
@@ -324,10 +327,12 @@ func appendChatPart(dst []byte, r *Request, _ string, p *Part) []byte {
 	case m == nil:
 		return appendMember(append(dst, `{"type":"text"`...), "text", p.Text)
 	case m.Kind == KindAudio:
-		dst = r.placed.appendContent(append(dst, `{"type":"input_audio","input_audio":{"data":`...), m.Content, "")
+		dst = r.placed.appendContent(append(dst, `{"type":"input_audio","input_audio":{"data":`...),
+			m.Content, "")
 		dst = appendMember(dst, "format", audioFormats[m.Type])
 	case m.Kind == KindFile:
-		dst = append(jsonbytes.AppendString(append(dst, `{"type":"file","file":{"filename":`...), m.fileName()), `,"file_data":`...)
+		dst = append(jsonbytes.AppendString(append(dst, `{"type":"file","file":{"filename":`...),
+			m.fileName()), `,"file_data":`...)
 		dst = r.placed.appendSource(dst, m)
 	default:
 		dst = r.placed.appendSource(append(dst, `{"type":"image_url","image_url":{"url":`...), m)

@@ -80,7 +80,9 @@ func joinParts(raw []byte, kinds ...string) string {
 
 // isRefusal reports whether a part of an answer, by its type and its member of that name,
 // is a refusal of the model.
-func isRefusal(kind string, refusal []byte) bool { return kind == "refusal" && string(refusal) != `""` }
+func isRefusal(kind string, refusal []byte) bool {
+	return kind == "refusal" && string(refusal) != `""`
+}
 
 // hasRefusal reports whether a list of parts has a refusal.
 func hasRefusal(raw []byte) bool {

@@ -58,7 +58,8 @@ func checkTexts(r *Request) error {
 	case len(r.Messages) > 0:
 		return errors.New("a conversation can't be embedded, only a text")
 	case r.System != "" || r.Context != "":
-		return errors.New("a system prompt or a context can't be embedded: make it part of the text")
+		return errors.New("a system prompt or a context can't be embedded: make it part of the " +
+			"text")
 	}
 	for text := range r.inputs() {
 		if text == "" {
@@ -111,7 +112,8 @@ var _ Wire = Embeddings{}
 func (w Embeddings) Path(model string) string {
 	switch {
 	case w.Azure && w.AzureAPIVersion != "":
-		return "/openai/deployments/" + url.PathEscape(model) + "/embeddings?api-version=" + url.QueryEscape(w.AzureAPIVersion)
+		return "/openai/deployments/" + url.PathEscape(model) + "/embeddings?api-version=" +
+			url.QueryEscape(w.AzureAPIVersion)
 	case w.Azure:
 		return "/openai/v1/embeddings"
 	}
@@ -144,10 +146,14 @@ func (Embeddings) media() *mediaRules { return &chatMedia }
 // readReply implements [Wire]. Vectors come with the index of their text, mostly in order.
 func (w Embeddings) readReply(body []byte, r *Reply, o *ending) {
 	var id, model, prompt, total, cost, fault, data []byte
-	pick(body, at("id", &id), at("model", &model), at("error", &fault), at("data", &data), each("usage", func(usage []byte) {
-		pick(usage, at("prompt_tokens", &prompt), at("total_tokens", &total), at("cost", &cost))
-	}))
-	t := tally{prompt: countOf(prompt).or(countOf(total)), completion: count{reported: true}, total: countOf(total), cost: amountOf(cost)}
+	pick(body, at("id", &id), at("model", &model), at("error", &fault), at("data", &data),
+		each("usage", func(usage []byte) {
+			pick(usage, at("prompt_tokens", &prompt), at("total_tokens", &total), at("cost", &cost))
+		}))
+	t := tally{
+		prompt: countOf(prompt).or(countOf(total)), completion: count{reported: true},
+		total: countOf(total), cost: amountOf(cost),
+	}
 	r.ID, r.Model = textOf(id), textOf(model)
 	if t.prompt.reported || t.cost.reported {
 		r.Usage = t.usage()
@@ -165,7 +171,8 @@ func (w Embeddings) readReply(body []byte, r *Reply, o *ending) {
 		if n := countOf(index); n.reported {
 			at = int(min(n.n, math.MaxInt32)) //nolint:gosec // not above
 		} else if n.bad {
-			vectors.refuse(fmt.Errorf("the index %.20q of a vector in the reply is not the number of a text, from 0", excerpt.Of(index)))
+			vectors.refuse(fmt.Errorf("the index %.20q of a vector in the reply is not the "+
+				"number of a text, from 0", excerpt.Of(index)))
 		}
 		vectors.put(at, vector)
 		place++
@@ -210,7 +217,8 @@ func (w BatchEmbedContents) AppendRequest(dst []byte, r *Request) []byte {
 		one = append(one, `,"content":{"parts":[{"text":`...)
 		one = append(jsonbytes.AppendString(one, text), `}]}`...)
 		if w.Dimensions > 0 {
-			one = strconv.AppendInt(append(one, `,"outputDimensionality":`...), int64(w.Dimensions), 10)
+			one = strconv.AppendInt(append(one, `,"outputDimensionality":`...), int64(w.Dimensions),
+				10)
 		}
 		one = append(one, '}')
 		if len(r.ExtraBody) > 0 {
@@ -234,7 +242,8 @@ func (BatchEmbedContents) media() *mediaRules { return &geminiMedia }
 // batch is for one text, and has its vector by itself.
 func (w BatchEmbedContents) readReply(body []byte, r *Reply, o *ending) {
 	var fault, list, one, prompt, tokens []byte
-	pick(body, at("error", &fault), at("embeddings", &list), at("embedding", &one), at("tokenCount", &tokens),
+	pick(body, at("error", &fault), at("embeddings", &list), at("embedding", &one),
+		at("tokenCount", &tokens),
 		each("usageMetadata", func(usage []byte) { pick(usage, at("promptTokenCount", &prompt)) }))
 	if n := countOf(prompt).or(countOf(tokens)); n.reported {
 		r.Usage = (&tally{prompt: n, completion: count{reported: true}}).usage()
@@ -292,7 +301,10 @@ type vectors struct {
 }
 
 func newVectors(f VectorFormat, texts int) *vectors {
-	return &vectors{format: f, all: make([]string, max(1, texts)), dimensions: f.Dimensions, form: formMalformed}
+	return &vectors{
+		format: f, all: make([]string, max(1, texts)), dimensions: f.Dimensions,
+		form: formMalformed,
+	}
 }
 
 // refuse notes a problem of the reply. The first one stays.
@@ -311,7 +323,8 @@ func (v *vectors) put(place int, raw []byte) {
 	switch {
 	case place >= len(v.all):
 		if v.came <= len(v.all) {
-			v.problem = fmt.Errorf("the reply has a vector with the index %d, and the call has %d texts, from 0", place, len(v.all))
+			v.problem = fmt.Errorf("the reply has a vector with the index %d, and the call has "+
+				"%d texts, from 0", place, len(v.all))
 		}
 		return
 	case v.all[place] != "":
@@ -324,9 +337,12 @@ func (v *vectors) put(place int, raw []byte) {
 		v.problem = fmt.Errorf("the vector of text %d %w", place+1, err)
 	case v.came == 1 && v.dimensions != 0 && dimensions != v.dimensions:
 		v.form = formDimensions
-		v.problem = fmt.Errorf("the vector of text %d has %d dimensions in place of %d (the model may have no choice: leave the number of dimensions unset)", place+1, dimensions, v.dimensions)
+		v.problem = fmt.Errorf("the vector of text %d has %d dimensions in place of %d (the "+
+			"model may have no choice: leave the number of dimensions unset)", place+1, dimensions,
+			v.dimensions)
 	case v.dimensions != 0 && dimensions != v.dimensions:
-		v.problem = fmt.Errorf("the vector of text %d has %d dimensions in place of %d", place+1, dimensions, v.dimensions)
+		v.problem = fmt.Errorf("the vector of text %d has %d dimensions in place of %d", place+
+			1, dimensions, v.dimensions)
 	}
 	v.all[place], v.dimensions = vector, dimensions
 }
@@ -334,7 +350,8 @@ func (v *vectors) put(place int, raw []byte) {
 // finish puts the vectors into the reply, or notes in o why it is malformed.
 func (v *vectors) finish(r *Reply, o *ending) {
 	if v.came != len(v.all) {
-		v.form, v.problem = formMalformed, fmt.Errorf("the reply has %d vectors for %d texts", v.came, len(v.all))
+		v.form, v.problem = formMalformed, fmt.Errorf("the reply has %d vectors for %d texts",
+			v.came, len(v.all))
 	}
 	if v.problem != nil {
 		o.Form, o.Problem = v.form, v.problem
@@ -405,7 +422,8 @@ func isNumber(value []byte) bool { return value[0] == '-' || value[0]-'0' <= 9 }
 // isModerate reports whether a number is finite in 32 bits by its length alone, as nearly
 // all are: without an exponent, 38 digits are less than the largest, 3.4e38.
 func isModerate(number []byte) bool {
-	return len(number) <= 38 && !slices.ContainsFunc(number, func(c byte) bool { return c|0x20 == 'e' })
+	return len(number) <= 38 && !slices.ContainsFunc(number,
+		func(c byte) bool { return c|0x20 == 'e' })
 }
 
 // ofBase64 converts a string with the base64 of little-endian 32-bit floats.

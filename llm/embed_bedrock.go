@@ -44,7 +44,8 @@ func (w InvokeEmbeddings) AppendRequest(dst []byte, r *Request) []byte {
 	if !isCohere(r.Model) {
 		dst = append(dst, '{')
 		if w.Dimensions > 0 {
-			dst = append(strconv.AppendInt(append(dst, `"dimensions":`...), int64(w.Dimensions), 10), ',')
+			dst = append(strconv.AppendInt(append(dst, `"dimensions":`...), int64(w.Dimensions),
+				10), ',')
 		}
 		for text := range r.inputs() {
 			dst = jsonbytes.AppendString(append(dst, `"inputText":`...), text)
@@ -54,7 +55,8 @@ func (w InvokeEmbeddings) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	dst = append(dst, `{"input_type":"search_document",`...)
 	if w.Dimensions > 0 {
-		dst = append(strconv.AppendInt(append(dst, `"output_dimension":`...), int64(w.Dimensions), 10), ',')
+		dst = append(strconv.AppendInt(append(dst, `"output_dimension":`...), int64(w.Dimensions),
+			10), ',')
 	}
 	return append(appendTexts(append(dst, `"texts":`...), r), '}')
 }
@@ -102,4 +104,6 @@ func bedrockVectors(body []byte) func(yield func([]byte) bool) {
 func (InvokeEmbeddings) keep([]byte, *Kept, Keep) {}
 
 // elide implements [eliding].
-func (InvokeEmbeddings) elide(body []byte) []byte { return elideVectors(body, bedrockVectors(body)) }
+func (InvokeEmbeddings) elide(body []byte) []byte {
+	return elideVectors(body, bedrockVectors(body))
+}

@@ -75,7 +75,8 @@ func (w Predict) AppendRequest(dst []byte, r *Request) []byte {
 	if w.Dimensions > 0 || ofAll != nil {
 		parameters := []byte("{}")
 		if w.Dimensions > 0 {
-			parameters = strconv.AppendInt([]byte(`{"outputDimensionality":`), int64(w.Dimensions), 10)
+			parameters = strconv.AppendInt([]byte(`{"outputDimensionality":`), int64(w.Dimensions),
+				10)
 			parameters = append(parameters, '}')
 		}
 		if ofAll == nil {
@@ -90,7 +91,8 @@ func (w Predict) AppendRequest(dst []byte, r *Request) []byte {
 func (w Predict) appendContent(dst []byte, r *Request) []byte {
 	var one []byte
 	for text := range r.inputs() {
-		one = append(jsonbytes.AppendString([]byte(`{"content":{"parts":[{"text":`), text), `}]}`...)
+		one = append(jsonbytes.AppendString([]byte(`{"content":{"parts":[{"text":`), text),
+			`}]}`...)
 		break // it takes one text, see vertexTexts
 	}
 	if w.Dimensions > 0 {
@@ -146,7 +148,8 @@ func (w Predict) readReply(body []byte, r *Reply, o *ending) {
 		pick(item, at("embeddings", &embeddings))
 		vectors.put(place, jsonbytes.Find(embeddings, "values"))
 		place++
-		if n := countOf(jsonbytes.Find(jsonbytes.Find(embeddings, "statistics"), "token_count")); n.reported {
+		if n := countOf(jsonbytes.Find(jsonbytes.Find(embeddings, "statistics"),
+			"token_count")); n.reported {
 			sum.n, sum.reported = sum.n+n.n, true
 		}
 	}

@@ -38,7 +38,9 @@ const (
 // "permanent" or "fatal", and "" for the zero Class.
 func (c Class) String() string { return classNames[c] }
 
-var classNames = map[Class]string{Capacity: "capacity", Transient: "transient", Permanent: "permanent", Fatal: "fatal"}
+var classNames = map[Class]string{
+	Capacity: "capacity", Transient: "transient", Permanent: "permanent", Fatal: "fatal",
+}
 
 // Origin is where a transient or permanent error comes from: the request itself, or
 // something else.
@@ -86,9 +88,12 @@ const (
 // Reasons returns all reasons of error results of rows.
 func Reasons() []Reason {
 	return []Reason{
-		ReasonInvalidRow, ReasonTemplateRenderingFailed, ReasonAPICallFailed, ReasonInvalidJSONResponse, ReasonEmptyChoices,
-		ReasonEmptyContent, ReasonMalformedResponse, ReasonContentFiltered, ReasonRefused, ReasonTruncated,
-		ReasonSchemaValidationFailed, ReasonResponseTooLarge, ReasonRowTooLarge, ReasonRowTimeout, ReasonResultTooLarge,
+		ReasonInvalidRow, ReasonTemplateRenderingFailed, ReasonAPICallFailed,
+		ReasonInvalidJSONResponse, ReasonEmptyChoices,
+		ReasonEmptyContent, ReasonMalformedResponse, ReasonContentFiltered, ReasonRefused,
+		ReasonTruncated,
+		ReasonSchemaValidationFailed, ReasonResponseTooLarge, ReasonRowTooLarge, ReasonRowTimeout,
+		ReasonResultTooLarge,
 		ReasonForeachFailed, ReasonInternalError,
 	}
 }
@@ -165,27 +170,32 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // explanations are the texts of the reasons that need no details.
 var explanations = map[Reason]string{
-	ReasonEmptyChoices:     "reply contains no answer",
-	ReasonEmptyContent:     "answer contains no text",
-	ReasonRefused:          "the model refused to answer",
-	ReasonTruncated:        "answer ends at the token limit; raise the limit or accept truncated answers",
+	ReasonEmptyChoices: "reply contains no answer",
+	ReasonEmptyContent: "answer contains no text",
+	ReasonRefused:      "the model refused to answer",
+	ReasonTruncated: "answer ends at the token limit; raise the limit or accept truncated " +
+		"answers",
 	ReasonResponseTooLarge: "reply exceeds the bound on its size",
 	ReasonContentFiltered:  "answer was stopped by the provider's content filter",
 }
 
 // reasoningAlone has the error texts for an answer that is only a block of reasoning.
 var reasoningAlone = map[Reason]string{
-	ReasonEmptyContent: "answer contains no text behind its reasoning (<think>); set the reasoning parser of the server",
-	ReasonTruncated:    "the reasoning (<think>) ends at the token limit, before the answer; raise the limit",
+	ReasonEmptyContent: "answer contains no text behind its reasoning (<think>); set the " +
+		"reasoning parser of the server",
+	ReasonTruncated: "the reasoning (<think>) ends at the token limit, before the answer; " +
+		"raise the limit",
 }
 
 // explain describes in one line what happened and what to change.
 func explain(o *ending, e *Error, r *Reply, body []byte) error {
-	if o.Fault == nil && (o.Finish == finishUnfinished || o.Finish == finishDeadEnd) && e.Reason == ReasonTruncated {
+	if o.Fault == nil && (o.Finish == finishUnfinished || o.Finish == finishDeadEnd) &&
+		e.Reason == ReasonTruncated {
 		if r.FinishReason == "" {
 			return errors.New("the answer ended early: the provider gave no finish reason")
 		}
-		return fmt.Errorf("the answer ended early: finish reason %q", excerpt.Clip(r.FinishReason, finishBytes))
+		return fmt.Errorf("the answer ended early: finish reason %q",
+			excerpt.Clip(r.FinishReason, finishBytes))
 	}
 	if text := reasoningAlone[e.Reason]; text != "" && o.Form == formReasoning {
 		return errors.New(text)
@@ -210,7 +220,8 @@ func explain(o *ending, e *Error, r *Reply, body []byte) error {
 		return o.Problem
 	}
 	if e.Reason == ReasonMalformedResponse {
-		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check the provider and the base URL", topKeys(body))
+		return fmt.Errorf("reply is not of the provider's format: it has the members %q; check "+
+			"the provider and the base URL", topKeys(body))
 	}
 	if o.Err != nil && o.Status/100 <= 2 {
 		switch {
@@ -221,7 +232,8 @@ func explain(o *ending, e *Error, r *Reply, body []byte) error {
 		case e.Origin == OfNetwork && errors.Is(o.Err, ErrTimeout):
 			return fmt.Errorf("%w before a connection was made", o.Err)
 		case e.Class == Fatal && !wraps[*unauthorizedError](o.Err):
-			return fmt.Errorf("%w (check the base URL, and the CA file where the certificate is private)", o.Err)
+			return fmt.Errorf("%w (check the base URL, and the CA file where the certificate is "+
+				"private)", o.Err)
 		}
 		return o.Err
 	}
@@ -247,7 +259,8 @@ func explainNotUTF8(o *ending, body []byte) error {
 	if _, params, _ := mime.ParseMediaType(o.Header.Get("Content-Type")); params["charset"] != "" {
 		claim = fmt.Sprintf(", its Content-Type says %.40q", params["charset"])
 	}
-	return fmt.Errorf("reply is not UTF-8: byte %#02x at %d%s; a proxy or gateway damages replies: have it pass them on unchanged", body[at], at, claim)
+	return fmt.Errorf("reply is not UTF-8: byte %#02x at %d%s; a proxy or gateway damages "+
+		"replies: have it pass them on unchanged", body[at], at, claim)
 }
 
 // serverText returns the server's words about an error or, without any, the meaning of
@@ -261,7 +274,8 @@ func serverText(o *ending, title string) string {
 		return "server redirects to " + location(o.Header)
 	case o.Status/100 == 2:
 		return "the provider reported an error without a message"
-	case title != "" && (text == "" || !strings.Contains(strings.ToLower(title), strings.ToLower(text))):
+	case title != "" && (text == "" || !strings.Contains(strings.ToLower(title),
+		strings.ToLower(text))):
 		return strings.TrimSpace(fmt.Sprintf("%s (HTML page %q)", text, title))
 	case text == "":
 		return "the server gave no reason"
@@ -289,7 +303,8 @@ func advice(o *ending) string {
 		return ""
 	}
 	if o.Fault != nil {
-		if what := cmp.Or(adviceAWS(o.Fault), adviceGoogle(o.Fault), adviceAzure(o.Fault)); what != "" {
+		if what := cmp.Or(adviceAWS(o.Fault), adviceGoogle(o.Fault),
+			adviceAzure(o.Fault)); what != "" {
 			return what
 		}
 	}
@@ -325,16 +340,20 @@ func location(h http.Header) string {
 // remedies are what to set instead of a member of the request that is not supported. A
 // list of models would be out of date with every release.
 var remedies = map[string]string{
-	"temperature":           "leave the temperature unset: the model does not accept one with these settings",
-	"max_tokens":            `leave the token limit unset and put it into the extra body: {"max_completion_tokens": …}`,
-	"max_completion_tokens": `leave the token limit unset and put it into the extra body: {"max_tokens": …}`,
+	"temperature": "leave the temperature unset: the model does not accept one with " +
+		"these settings",
+	"max_tokens": `leave the token limit unset and put it into the extra body: ` +
+		`{"max_completion_tokens": …}`,
+	"max_completion_tokens": `leave the token limit unset and put it into the extra body: ` +
+		`{"max_tokens": …}`,
 }
 
 // requestID returns the id by which the provider's support finds a request: x-request-id
 // (OpenAI, Azure, Groq, xAI), request-id (Anthropic), apim-request-id (Azure),
 // x-amzn-requestid (AWS). It is empty if the reply has none.
 func requestID(h http.Header) string {
-	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id", amznRequestID} {
+	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id",
+		amznRequestID} {
 		if id := h.Get(name); isWord(id) {
 			return id
 		}
@@ -355,7 +374,8 @@ func facts(o *ending, e *Error, r *Reply, body []byte) map[string]any {
 		}
 	}
 	if e.Reason == ReasonInvalidJSONResponse {
-		f["content_type"], f["body_preview"] = excerpt.Of(o.Header.Get("Content-Type")), excerpt.Of(body)
+		f["content_type"], f["body_preview"] = excerpt.Of(o.Header.Get("Content-Type")),
+			excerpt.Of(body)
 	}
 	if e.Reason == ReasonEmptyChoices {
 		f["response"] = excerpt.Of(body)

@@ -200,15 +200,18 @@ func (b *faultBody) fault() *fault {
 	if f.Type == "" && statusOf(string(b.Status)) == 0 {
 		f.Type = string(b.Status) // Gemini's word, such as RESOURCE_EXHAUSTED
 	}
-	f.Detail = string(cmp.Or(b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource, b.errorType()))
+	f.Detail = string(cmp.Or(b.InnerError.Code, b.Metadata.Reason, b.Metadata.LimitSource,
+		b.errorType()))
 	f.readDetails(b.Details)
-	unknownModel := f.Status == 400 && f.Code == "" && f.Type == "" && strings.HasSuffix(f.Message, noModel)
+	unknownModel := f.Status == 400 && f.Code == "" && f.Type == "" &&
+		strings.HasSuffix(f.Message, noModel)
 	if f.Code == "" {
 		f.Code, f.Detail = f.Detail, ""
 	}
 	f.Unsupported = b.unsupported()
 	switch {
-	case len(b.Metadata.Reasons) > len("[]") && b.Metadata.Reasons[0] == '[': // OpenRouter's 403 for moderated input
+	case len(b.Metadata.Reasons) > len("[]") && b.Metadata.Reasons[0] == '[':
+		// OpenRouter's 403 for moderated input.
 		f.means = meansFiltered
 	case f.Type == "RESOURCE_EXHAUSTED" && noPrepaid(f.Message):
 		f.means = meansNoCredit
@@ -271,7 +274,8 @@ func (f *fault) readDetails(raw json.RawMessage) {
 			}
 		case "QuotaFailure":
 			for _, v := range d.Violations {
-				if strings.Contains(v.QuotaID, "PerDay") || strings.HasSuffix(v.QuotaMetric, "_per_day") {
+				if strings.Contains(v.QuotaID, "PerDay") ||
+					strings.HasSuffix(v.QuotaMetric, "_per_day") {
 					f.means = meansNoCredit // a quota of a day is used up
 				}
 			}
@@ -302,7 +306,8 @@ func noPrepaid(message string) bool {
 // text.
 func noTeamCredit(message string) bool {
 	return strings.HasPrefix(message, "Your team ") &&
-		strings.Contains(message, "used all available credits or reached its monthly spending limit")
+		strings.Contains(message, "used all available credits or reached its monthly spending "+
+			"limit")
 }
 
 func has(s string, words ...string) bool {
@@ -328,7 +333,8 @@ func exceedsBucket(o *ending) bool {
 		return false
 	}
 	sentence, _, ok := strings.Cut(f.Message, " input tokens per minute")
-	if !ok || !strings.Contains(sentence, " rate limit ") { // a "maximum usage increase rate" passes
+	if !ok || !strings.Contains(sentence, " rate limit ") {
+		// a "maximum usage increase rate" passes.
 		return false
 	}
 	limit, ok := digits([]byte(o.Header.Get(bucket + "Limit")))
@@ -396,7 +402,8 @@ func statusOf(code string) int {
 func (b *faultBody) unsupported() string {
 	switch {
 	case b.Code == "unsupported_parameter", b.Code == "unsupported_value",
-		strings.HasPrefix(string(b.Message), "Unsupported parameter: "): // OpenAI sometimes omits the code
+		strings.HasPrefix(string(b.Message), "Unsupported parameter: "):
+		// OpenAI sometimes omits the code.
 		return string(b.Param)
 	}
 	return cmp.Or(forbidden(string(b.Message)), deprecated(string(b.Message)))

@@ -43,7 +43,8 @@ func (w GenerateContent) AppendRequest(dst []byte, r *Request) []byte {
 	dst = append(dst, '{')
 	instructions, turns := leadingSystem(r.Messages)
 	if system := r.systemPrompt(schema.GeminiOutput, instructions); system != "" {
-		dst = append(append(append(dst, `"systemInstruction":{`...), role...), `"parts":[{"text":`...)
+		dst = append(append(append(dst, `"systemInstruction":{`...), role...),
+			`"parts":[{"text":`...)
 		dst = jsonbytes.AppendString(dst, system)
 		dst = append(dst, `}]},`...)
 	}
@@ -74,7 +75,8 @@ func appendGenerationConfig(dst []byte, r *Request) []byte {
 }
 
 func (GenerateContent) check(r *Request) error {
-	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages), checkHistory(r.Messages, true, true))
+	return cmp.Or(r.Options.geminiPlaces(r.Model), checkLeadingSystem(r.Messages),
+		checkHistory(r.Messages, true, true))
 }
 
 func (w GenerateContent) media() *mediaRules {
@@ -86,7 +88,8 @@ func (w GenerateContent) media() *mediaRules {
 
 // readReply implements [Wire].
 func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {
-	var id, model, candidates, feedback, fault, prompt, toolPrompt, completion, thoughts, cached, total []byte
+	var id, model, candidates, feedback, fault, prompt, toolPrompt, completion, thoughts, cached,
+		total []byte
 	counted := false // there is a usage, even an empty one
 	readUsage := func(usage []byte) {
 		counted = isReported(usage)
@@ -97,7 +100,8 @@ func (GenerateContent) readReply(body []byte, r *Reply, o *ending) {
 	pick(body, at("responseId", &id), at("modelVersion", &model), at("candidates", &candidates),
 		at("promptFeedback", &feedback), each("usageMetadata", readUsage), at("error", &fault))
 	t := tally{
-		prompt: countOf(prompt).plus(countOf(toolPrompt)), cached: countOf(cached), total: countOf(total), omitsZeros: true,
+		prompt: countOf(prompt).plus(countOf(toolPrompt)), cached: countOf(cached),
+		total: countOf(total), omitsZeros: true,
 		// Thoughts are billed as output but not counted among the candidates.
 		completion: countOf(completion).plus(countOf(thoughts)), reasoning: countOf(thoughts),
 	}
@@ -162,7 +166,8 @@ var geminiEnds = map[string]finish{
 	"MALFORMED_FUNCTION_CALL":   finishUnfinished,
 	"UNEXPECTED_TOOL_CALL":      finishUnfinished,
 	"TOO_MANY_TOOL_CALLS":       finishUnfinished,
-	"CONTINUATION":              finishUnfinished, // Vertex AI: the answer goes on in another request
+	// Vertex AI: the answer goes on in another request.
+	"CONTINUATION":              finishUnfinished,
 	"NO_IMAGE":                  finishUnfinished,
 	"IMAGE_OTHER":               finishUnfinished,
 	"MISSING_THOUGHT_SIGNATURE": finishDeadEnd, // the request lacks it

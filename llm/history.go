@@ -19,16 +19,24 @@ func (m *Message) isTurn() bool {
 func checkHistory(messages []Message, objects, named bool) error {
 	for i := range messages {
 		m := &messages[i]
-		if m.Name != "" && m.Role != RoleTool { // of a tool's answer it says nothing that the call does not
+		if m.Name != "" && m.Role != RoleTool {
+			// Of a tool's answer it says nothing that the call does not.
 			return &NoPlaceError{Member: fmt.Sprintf("messages[%d].name", i)}
 		}
 		for j := range m.Calls {
 			if objects && !isObject(m.Calls[j].Arguments) {
-				return &NoPlaceError{Member: fmt.Sprintf("messages[%d].tool_calls[%d].function.arguments", i, j), Reason: "this provider takes an object alone"}
+				return &NoPlaceError{
+					Member: fmt.Sprintf("messages[%d].tool_calls[%d].function.arguments", i, j),
+					Reason: "this provider takes an object alone",
+				}
 			}
 		}
 		if named && m.Role == RoleTool && calledName(messages[:i], m.CallID) == "" {
-			return &NoPlaceError{Member: fmt.Sprintf("messages[%d].tool_call_id", i), Reason: "no earlier message makes this call, and this provider wants the name of the function"}
+			return &NoPlaceError{
+				Member: fmt.Sprintf("messages[%d].tool_call_id", i),
+				Reason: "no earlier message makes this call, and this provider wants the " +
+					"name of the function",
+			}
 		}
 	}
 	return nil
@@ -82,7 +90,8 @@ func appendChatTurn(w *turnWriter, dst []byte, r *Request, m *Message) []byte {
 		}
 		c := &m.Calls[i]
 		dst = jsonbytes.AppendString(append(dst, `{"id":`...), c.ID)
-		dst = jsonbytes.AppendString(append(dst, `,"type":"function","function":{"name":`...), c.Name)
+		dst = jsonbytes.AppendString(append(dst, `,"type":"function","function":{"name":`...),
+			c.Name)
 		dst = append(c.appendArguments(append(dst, `,"arguments":`...)), "}}"...)
 	}
 	if len(m.Calls) > 0 {
@@ -101,7 +110,8 @@ func appendResponsesTurn(w *turnWriter, dst []byte, r *Request, m *Message) []by
 		}
 	}
 	if m.Role == RoleTool {
-		dst = jsonbytes.AppendString(append(dst, `{"type":"function_call_output","call_id":`...), m.CallID)
+		dst = jsonbytes.AppendString(append(dst, `{"type":"function_call_output","call_id":`...),
+			m.CallID)
 		return append(appendMember(dst, "output", m.content()), '}')
 	}
 	switch {
@@ -112,7 +122,8 @@ func appendResponsesTurn(w *turnWriter, dst []byte, r *Request, m *Message) []by
 	}
 	if m.Refusal != "" {
 		next()
-		dst = append(appendMember(append(dst, `{"role":"assistant","content":[{"type":"refusal"`...), "refusal", m.Refusal), "}]}"...)
+		dst = append(appendMember(append(dst,
+			`{"role":"assistant","content":[{"type":"refusal"`...), "refusal", m.Refusal), "}]}"...)
 	}
 	for i := range m.Calls {
 		next()
@@ -145,7 +156,9 @@ func appendGeminiTurn(w *turnWriter, dst []byte, r *Request, m *Message) []byte 
 
 // appendBlocks appends a message of the model as a list of blocks: its content, its refusal
 // and its calls.
-func (w *turnWriter) appendBlocks(dst []byte, r *Request, m *Message, call func(dst []byte, c *ToolCall) []byte) []byte {
+func (w *turnWriter) appendBlocks(
+	dst []byte, r *Request, m *Message, call func(dst []byte, c *ToolCall) []byte,
+) []byte {
 	parts := m.Parts
 	if parts == nil && m.Text != "" {
 		parts = []Part{{Text: m.Text}}
@@ -172,7 +185,8 @@ func appendAnthropicAnswers(dst []byte, _, answers []Message) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = jsonbytes.AppendString(append(dst, `{"type":"tool_result","tool_use_id":`...), answers[i].CallID)
+		dst = jsonbytes.AppendString(append(dst, `{"type":"tool_result","tool_use_id":`...),
+			answers[i].CallID)
 		dst = append(appendMember(dst, "content", answers[i].content()), '}')
 	}
 	return append(dst, "]}"...)
@@ -186,10 +200,12 @@ func appendGeminiAnswers(dst []byte, before, answers []Message) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = jsonbytes.AppendString(append(dst, `{"functionResponse":{"name":`...), calledName(before, answers[i].CallID))
+		dst = jsonbytes.AppendString(append(dst, `{"functionResponse":{"name":`...),
+			calledName(before, answers[i].CallID))
 		dst = append(dst, `,"response":`...)
 		text := answers[i].content()
-		if start := jsonbytes.SkipSpace([]byte(text), 0); start < len(text) && text[start] == '{' && jsonbytes.Valid([]byte(text)) {
+		if start := jsonbytes.SkipSpace([]byte(text), 0); start < len(text) && text[start] == '{' &&
+			jsonbytes.Valid([]byte(text)) {
 			dst = append(dst, text...)
 		} else {
 			dst = append(jsonbytes.AppendString(append(dst, `{"output":`...), text), '}')

@@ -33,7 +33,8 @@ const (
 )
 
 // keepNames are the names of the parts, in their order.
-var keepNames = [...]string{"reasoning", "logprobs", "tool_calls", "citations", "finish_reason", "id", "raw"}
+var keepNames = [...]string{"reasoning", "logprobs", "tool_calls", "citations", "finish_reason",
+	"id", "raw"}
 
 // KeepNames returns the names of all parts, in the order in which results have them.
 func KeepNames() []string { return slices.Clone(keepNames[:]) }
@@ -270,12 +271,15 @@ func (k *Kept) citeAll(list []byte, kind, urlName string) {
 // logprobsOf returns a list of tokens as OpenAI's formats have it in the stage's form, or
 // nil if it is empty.
 func logprobsOf(list []byte) json.RawMessage {
-	return logprobList(list, "logprob", func(entry []byte, _ int) []byte { return jsonbytes.Find(entry, "top_logprobs") })
+	return logprobList(list, "logprob",
+		func(entry []byte, _ int) []byte { return jsonbytes.Find(entry, "top_logprobs") })
 }
 
 // logprobList writes tokens, whose member number has the logarithm. top returns the list
 // of the likeliest tokens at a place.
-func logprobList(list []byte, number string, top func(entry []byte, place int) []byte) json.RawMessage {
+func logprobList(
+	list []byte, number string, top func(entry []byte, place int) []byte,
+) json.RawMessage {
 	var dst []byte
 	place := 0
 	for entry := range jsonbytes.Elements(list) {
@@ -360,9 +364,12 @@ func chatReasoning(message []byte) string {
 		at("reasoning_details", &details), at("thinking_blocks", &blocks))
 	for _, text := range [...]string{
 		textOf(own), textOf(newer),
-		reasoningParts(details, "reasoning.text", "text", "reasoning.summary", "summary"), // OpenRouter
-		reasoningParts(blocks, "thinking", "thinking"),                                    // LiteLLM
-		reasoningParts(content, "thinking", "thinking"),                                   // Mistral
+		// OpenRouter.
+		reasoningParts(details, "reasoning.text", "text", "reasoning.summary", "summary"),
+		// LiteLLM.
+		reasoningParts(blocks, "thinking", "thinking"),
+		// Mistral.
+		reasoningParts(content, "thinking", "thinking"),
 	} {
 		if !blank(text) {
 			return text
@@ -496,7 +503,8 @@ func messageCalls(content []byte) (calls []ToolCall) {
 func (GenerateContent) keep(body []byte, k *Kept, parts Keep) {
 	candidate, _ := firstElement(jsonbytes.Find(body, "candidates"))
 	var content, logprobs, grounding []byte
-	pick(candidate, at("content", &content), at("logprobsResult", &logprobs), at("groundingMetadata", &grounding))
+	pick(candidate, at("content", &content), at("logprobsResult", &logprobs),
+		at("groundingMetadata", &grounding))
 	if parts.Has(KeepReasoning) {
 		var thoughts strings.Builder
 		for part := range jsonbytes.Elements(jsonbytes.Find(content, "parts")) {

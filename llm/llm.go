@@ -8,16 +8,19 @@
 // prompts at once. The prompt, and where the answer goes, are up to the packages below
 // this one: template renders prompts, row reads rows and writes results.
 //
-//	client, err := llm.NewProvider("openai", llm.ProviderConfig{APIKey: redact.NewSecret(key), Model: "gpt-6-luna"})
+//	cfg := llm.ProviderConfig{APIKey: redact.NewSecret(key), Model: "gpt-6-luna"}
+//	client, err := llm.NewProvider("openai", cfg)
 //	prepared, err := client.Prepare(&llm.Request{Prompt: "Say hello."})
 //	exchange, err := client.Do(ctx, prepared)
-//	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity { /* slow down, try again */ }
+//	if e, ok := errors.AsType[*llm.Error](err); ok && e.Class == llm.Capacity {
+//		// slow down, try again
+//	}
 //	fmt.Println(exchange.Reply.Text)
 //
 // Other programs may rely on [NewProvider] with [ProviderConfig], Prepare and Do of a
-// [Client], [Request] with its [Tool]s, [Reply] with [Kept], [Usage], [Error] with its classes and reasons,
-// [ParseReply] with the wire formats, [ValidateReply], and [Batch] with its types. The
-// rest serves this program and may change with any release.
+// [Client], [Request] with its [Tool]s, [Reply] with [Kept], [Usage], [Error] with its
+// classes and reasons, [ParseReply] with the wire formats, [ValidateReply], and [Batch]
+// with its types. The rest serves this program and may change with any release.
 package llm
 
 import (

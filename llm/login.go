@@ -54,7 +54,9 @@ type login struct {
 // a [*SettingError], or several joined; both old ones then stay. A reply may still repeat
 // the old ones: they are kept out of what calls return, too.
 func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) (changed bool, err error) {
-	c.loginMu.Lock() // held while the files are read, too: a value that was read first must not be stored last
+	// Held while the files are read, too: a value that was read first must not be stored
+	// last.
+	c.loginMu.Lock()
 	defer c.loginMu.Unlock()
 	old := c.login.Load()
 	l, problems := readLogin(apiKey, extraHeaders)
@@ -70,7 +72,8 @@ func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) (changed bool, err
 // Outdated reports whether the credential or the headers that a call was made with have been
 // replaced since. A refusal of such a call says nothing of the present ones.
 func (c *Client) Outdated(x *Exchange) bool {
-	return x.login != c.login.Load().number || c.cfg.Auth != nil && c.cfg.Auth.Outdated(x.credential)
+	return x.login != c.login.Load().number || c.cfg.Auth != nil &&
+		c.cfg.Auth.Outdated(x.credential)
 }
 
 // authorize completes the headers of a request, which are then its own.
@@ -134,7 +137,8 @@ func (c *Client) use(l *login) error {
 		case own != keyless.Get(e.name) && l.key != "":
 			err = fmt.Errorf("%s carries the API key already; remove it, or set no API key", e.name)
 		case c.cfg.Auth != nil && e.name == "Authorization":
-			err = errors.New("the header Authorization carries the cloud's credential already; remove it, or let a key authorise the calls")
+			err = errors.New("the header Authorization carries the cloud's credential already; " +
+				"remove it, or let a key authorise the calls")
 		}
 		if err != nil {
 			return &SettingError{Setting: "ExtraHeaders", Err: err}
@@ -166,7 +170,8 @@ func (c *Client) remember(l *login) {
 // key is fine.
 func ValidateAPIKey(key string) error {
 	switch {
-	case strings.ContainsRune(key, '\uFEFF'), strings.HasPrefix(key, "\xFF\xFE"), strings.HasPrefix(key, "\xFE\xFF"):
+	case strings.ContainsRune(key, '\uFEFF'), strings.HasPrefix(key, "\xFF\xFE"),
+		strings.HasPrefix(key, "\xFE\xFF"):
 		return errors.New("contains a byte order mark (BOM); save it as plain text without one")
 	case strings.ContainsAny(key, "\r\n"):
 		return errors.New("contains a line break; give the key alone, on one line")
@@ -197,7 +202,8 @@ func addProxies(r *redact.Redactor) {
 
 // Format implements [fmt.Formatter]: no verb prints a key.
 func (c *Client) Format(f fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(f, "llm.Client{%s %s %s}", c.provider, c.base, c.cfg.Model) // f keeps the error
+	// f keeps the error.
+	_, _ = fmt.Fprintf(f, "llm.Client{%s %s %s}", c.provider, c.base, c.cfg.Model)
 }
 
 // Format implements [fmt.Formatter]: no verb prints a key.
@@ -210,15 +216,18 @@ type header struct{ name, value string }
 
 // refusedHeaders belong to the connection or to the body as it is written.
 var refusedHeaders = []string{
-	"Accept", "Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Host", "Keep-Alive",
+	"Accept", "Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type",
+	"Expect", "Host", "Keep-Alive",
 	"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
 
 // openHeaders contain no secret, but words that any answer may contain: versions, names
 // and addresses.
 var openHeaders = []string{
-	"Anthropic-Beta", "Anthropic-Version", "Http-Referer", "Openai-Beta", "Openai-Organization", "Openai-Project", "Referer",
-	"User-Agent", "X-Goog-Api-Client", "X-Goog-User-Project", "X-Openrouter-Categories", "X-Openrouter-Title", "X-Title",
+	"Anthropic-Beta", "Anthropic-Version", "Http-Referer", "Openai-Beta", "Openai-Organization",
+	"Openai-Project", "Referer",
+	"User-Agent", "X-Goog-Api-Client", "X-Goog-User-Project", "X-Openrouter-Categories",
+	"X-Openrouter-Title", "X-Title",
 	"X-Vertex-Ai-Llm-Request-Type", "X-Vertex-Ai-Llm-Shared-Request-Type",
 }
 
@@ -251,8 +260,10 @@ func readHeaders(text string) (headers []header, err error) {
 			err = fmt.Errorf("%s is set by the client itself; remove it", h.name)
 		case value[0] != '"':
 			err = fmt.Errorf("%s: the value is not a string", h.name)
-		case h.value == "" || h.value != strings.TrimSpace(h.value) || strings.ContainsFunc(h.value, func(r rune) bool { return r < ' ' || r > '~' }):
-			err = fmt.Errorf("%s: the value is empty, begins or ends with a space, or is not printable ASCII", h.name)
+		case h.value == "" || h.value != strings.TrimSpace(h.value) ||
+			strings.ContainsFunc(h.value, func(r rune) bool { return r < ' ' || r > '~' }):
+			err = fmt.Errorf("%s: the value is empty, begins or ends with a space, or is not "+
+				"printable ASCII", h.name)
 		case slices.ContainsFunc(headers, func(o header) bool { return o.name == h.name }):
 			err = fmt.Errorf("%s is given twice", h.name)
 		default:

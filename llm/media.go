@@ -89,7 +89,8 @@ func (e *AwayError) Unwrap() error { return e.Err }
 
 // URL returns the address that the provider fetches, or "" where the content is sent.
 func (m *Media) URL() string {
-	if m.Content == nil && (strings.HasPrefix(m.Source, "https://") || strings.HasPrefix(m.Source, bucketScheme)) {
+	if m.Content == nil && (strings.HasPrefix(m.Source, "https://") ||
+		strings.HasPrefix(m.Source, bucketScheme)) {
 		return m.Source
 	}
 	return ""
@@ -99,7 +100,9 @@ func (m *Media) URL() string {
 const bucketScheme = "gs://"
 
 // inBucket reports whether the provider fetches the media from Google's Cloud Storage.
-func (m *Media) inBucket() bool { return m.Content == nil && strings.HasPrefix(m.Source, bucketScheme) }
+func (m *Media) inBucket() bool {
+	return m.Content == nil && strings.HasPrefix(m.Source, bucketScheme)
+}
 
 // String describes the media in the place of their content, as in
 // "[image: image/png, 4096 bytes, sha256 9f86…]".
@@ -125,12 +128,14 @@ func DataURL(source string, limit int64) (*Content, error) {
 		return nil, errors.New(`the data: URL has no comma; write it as "data:image/png;base64,…"`)
 	}
 	if !strings.HasSuffix(strings.ToLower(head), ";base64") {
-		return nil, errors.New(`the data: URL is not in base64; write it as "data:image/png;base64,…"`)
+		return nil, errors.New(`the data: URL is not in base64; write it as ` +
+			`"data:image/png;base64,…"`)
 	}
 	if strings.ContainsAny(text, " \t\r\n") {
 		text = strings.Join(strings.Fields(text), "")
 	}
-	if size := int64(base64.RawStdEncoding.DecodedLen(len(text))); size > limit+2 { // padding counts for up to 2
+	if size := int64(base64.RawStdEncoding.DecodedLen(len(text))); size > limit+2 {
+		// Padding counts for up to 2.
 		return nil, ErrTooMuchMedia
 	}
 	decoded := func() io.ReadCloser {
@@ -138,7 +143,8 @@ func DataURL(source string, limit int64) (*Content, error) {
 	}
 	c, err := ReadContent(decoded(), limit)
 	if err != nil {
-		if _, corrupt := errors.AsType[base64.CorruptInputError](err); corrupt || errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, corrupt := errors.AsType[base64.CorruptInputError](err); corrupt ||
+			errors.Is(err, io.ErrUnexpectedEOF) {
 			err = errors.New("the data: URL is not valid base64")
 		}
 		return nil, err
@@ -369,7 +375,8 @@ func (c *Content) appendBase64(ctx context.Context, dst []byte) ([]byte, error) 
 		return nil, err
 	}
 	if got := hex.EncodeToString(digest.Sum(nil)); n != c.Bytes || got != c.SHA256 {
-		return nil, InvalidMedia(fmt.Errorf("the content of the %s changed after the row was read: it had SHA-256 %s", c.Type, c.SHA256))
+		return nil, InvalidMedia(fmt.Errorf("the content of the %s changed after the row was "+
+			"read: it had SHA-256 %s", c.Type, c.SHA256))
 	}
 	return text.Bytes(), nil
 }

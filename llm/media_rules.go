@@ -56,8 +56,9 @@ var (
 		tokens: anthropicTokens,
 	}
 	geminiMedia = mediaRules{
-		name:  "Gemini's generateContent",
-		types: []string{TypePNG, TypeJPEG, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg, TypeFLAC, TypeM4A},
+		name: "Gemini's generateContent",
+		types: []string{TypePNG, TypeJPEG, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg, TypeFLAC,
+			TypeM4A},
 		urls:  []MediaKind{KindImage, KindFile, KindAudio},
 		count: 3600, bytes: 100 << 20, file: 50 << 20 * 4 / 3,
 		tokens: geminiTokens,
@@ -82,8 +83,9 @@ var (
 	// Bedrock itself bounds no more than the documents. Each maker's models have limits of
 	// their own.
 	bedrockMedia = mediaRules{
-		name:   "Bedrock's Converse",
-		types:  []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg, TypeFLAC, TypeM4A},
+		name: "Bedrock's Converse",
+		types: []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg,
+			TypeFLAC, TypeM4A},
 		files:  5,
 		tokens: bedrockTokens,
 	}
@@ -111,11 +113,14 @@ func (w *mediaRules) check(messages []Message) error {
 	}
 	switch documents := countDocuments(messages); {
 	case w.files > 0 && documents > w.files:
-		return fmt.Errorf("%d documents, and %s takes at most %d in a request", documents, w.name, w.files)
+		return fmt.Errorf("%d documents, and %s takes at most %d in a request", documents, w.name,
+			w.files)
 	case w.count > 0 && count > w.count:
-		return fmt.Errorf("%d images and documents, and %s takes at most %d in a request", count, w.name, w.count)
+		return fmt.Errorf("%d images and documents, and %s takes at most %d in a request", count,
+			w.name, w.count)
 	case w.bytes > 0 && size > w.bytes:
-		return fmt.Errorf("the media take %d bytes in base64, and %s takes at most %d in a request", size, w.name, w.bytes)
+		return fmt.Errorf("the media take %d bytes in base64, and %s takes at most %d in a request",
+			size, w.name, w.bytes)
 	}
 	return nil
 }
@@ -137,10 +142,12 @@ func (w *mediaRules) checkOne(m *Media, role Role) error {
 		case m.URL() == "":
 			return fmt.Errorf("the %s is not described: its source is %.80q", m.Kind, m.Source)
 		case m.inBucket() && !slices.Contains(w.buckets, m.Kind):
-			return fmt.Errorf("%s takes no gs: URL of a part of type %s: give its content, for example as a data: URL", w.name, m.Kind)
+			return fmt.Errorf("%s takes no gs: URL of a part of type %s: give its content, for "+
+				"example as a data: URL", w.name, m.Kind)
 		case m.inBucket():
 		case !slices.Contains(w.urls, m.Kind):
-			return fmt.Errorf("%s takes no https: URL of a part of type %s: give its content, for example as a data: URL", w.name, m.Kind)
+			return fmt.Errorf("%s takes no https: URL of a part of type %s: give its content, "+
+				"for example as a data: URL", w.name, m.Kind)
 		}
 		if w.located != nil {
 			return w.located(m)
@@ -149,18 +156,23 @@ func (w *mediaRules) checkOne(m *Media, role Role) error {
 	}
 	switch {
 	case m.Content.Kind() != m.Kind:
-		return fmt.Errorf("the content is %s, which is no part of type %s but of type %s", m.Type, m.Kind, m.Content.Kind())
+		return fmt.Errorf("the content is %s, which is no part of type %s but of type %s", m.Type,
+			m.Kind, m.Content.Kind())
 	case !slices.Contains(w.types, m.Type):
-		return fmt.Errorf("%s takes no %s: it takes %s", w.name, m.Type, strings.Join(w.types, ", "))
+		return fmt.Errorf("%s takes no %s: it takes %s", w.name, m.Type,
+			strings.Join(w.types, ", "))
 	case w.pixels > 0 && (m.Width > w.pixels || m.Height > w.pixels):
-		return fmt.Errorf("the image has %d × %d pixels, and %s takes at most %d a side", m.Width, m.Height, w.name, w.pixels)
+		return fmt.Errorf("the image has %d × %d pixels, and %s takes at most %d a side", m.Width,
+			m.Height, w.name, w.pixels)
 	}
 	limit := w.image
 	if m.Kind == KindFile {
 		limit = w.file
 	}
-	if size := (&placement{content: m.Content}).wireBytes(); limit > 0 && m.Kind != KindAudio && size > limit {
-		return fmt.Errorf("the %s takes %d bytes in base64, and %s takes at most %d", m.Kind, size, w.name, limit)
+	if size := (&placement{content: m.Content}).wireBytes(); limit > 0 && m.Kind != KindAudio &&
+		size > limit {
+		return fmt.Errorf("the %s takes %d bytes in base64, and %s takes at most %d", m.Kind, size,
+			w.name, limit)
 	}
 	return nil
 }

@@ -71,7 +71,8 @@ func (w ChatCompletions) AppendRequest(dst []byte, r *Request) []byte {
 	}
 	dst = r.Options.appendChat(appendSettings(dst, r, limit))
 	if r.Schema != nil {
-		dst = append(dst, `,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
+		dst = append(dst,
+			`,"response_format":{"type":"json_schema","json_schema":{"name":"reply","strict":`...)
 		dst = appendSchema(dst, r, strict)
 	}
 	return append(appendChatTools(dst, r), '}')
@@ -107,8 +108,10 @@ const ticksPerUSD = 1e10
 type usageNames struct{ prompt, completion, promptDetails, completionDetails string }
 
 var (
-	chatUsage      = usageNames{"prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details"}
-	responsesUsage = usageNames{"input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"}
+	chatUsage = usageNames{"prompt_tokens", "completion_tokens", "prompt_tokens_details",
+		"completion_tokens_details"}
+	responsesUsage = usageNames{"input_tokens", "output_tokens", "input_tokens_details",
+		"output_tokens_details"}
 )
 
 // openAIReply is what matters of a reply of chat completions or of responses, as far as
@@ -122,8 +125,9 @@ type openAIReply struct {
 // openAIUsage is what is reported of a usage.
 type openAIUsage struct {
 	prompt, completion, total, cached, written, reasoning, minutes, hour []byte
-	hits, thoughts, created                                              []byte // outside of the details, which take precedence
-	cost, ticks, ownKey, upstream                                        []byte
+	// Outside of the details, which take precedence.
+	hits, thoughts, created       []byte
+	cost, ticks, ownKey, upstream []byte
 }
 
 // read reads a usage, with the members that other servers add to it.
@@ -183,7 +187,8 @@ func (u *openAIUsage) settled() *Usage {
 	}
 	t := tally{
 		prompt: countOf(u.prompt), completion: countOf(u.completion), total: countOf(u.total),
-		cached: countOf(u.cached).or(countOf(u.hits)), written: countOf(u.written).or(countOf(u.created)),
+		cached:    countOf(u.cached).or(countOf(u.hits)),
+		written:   countOf(u.written).or(countOf(u.created)),
 		reasoning: countOf(u.reasoning).or(countOf(u.thoughts)), cost: amountOf(cost),
 	}
 	t.readLifetimes(u.minutes, u.hour)
@@ -194,7 +199,9 @@ func (u *openAIUsage) settled() *Usage {
 		// The cost is OpenRouter's fee alone. Other calls may report the upstream cost
 		// too, which their cost includes.
 		upstream := amountOf(u.upstream)
-		t.cost = amount{usd: t.cost.usd + upstream.usd, reported: t.cost.reported && upstream.reported}
+		t.cost = amount{
+			usd: t.cost.usd + upstream.usd, reported: t.cost.reported && upstream.reported,
+		}
 	}
 	return t.usage()
 }
@@ -336,9 +343,12 @@ func (c *chatChoice) reported() (end finish, reason string) {
 	case c.refused:
 		return finishRefusal, c.finish
 	case !c.ended:
-		return finishStop, "" // some servers never give it, such as LocalAI 1 and Bifrost 1.4; null differs from that
+		// Some servers never give it, such as LocalAI 1 and Bifrost 1.4; null differs
+		// from that.
+		return finishStop, ""
 	}
-	if strings.HasPrefix(c.finish, "content_filter: ") { // Gemini's compatible address adds its own reason
+	if strings.HasPrefix(c.finish, "content_filter: ") {
+		// Gemini's compatible address adds its own reason.
 		return finishFilter, c.finish
 	}
 	called := c.calls && c.callsKept && callEnds[c.finish]

@@ -72,14 +72,16 @@ func ReadResponseFormat(raw json.RawMessage, like *ResponseFormat) (*ResponseFor
 	case kind == FormatText, kind == FormatObject:
 		return f, nil
 	case kind != FormatSchema:
-		return nil, fmt.Errorf("has the type %q: there are text, json_object and json_schema", excerpt.Of([]byte(kind)))
+		return nil, fmt.Errorf("has the type %q: there are text, json_object and json_schema",
+			excerpt.Of([]byte(kind)))
 	case !isObject(described):
 		return nil, errors.New("has no object json_schema")
 	}
 	source := jsonbytes.Find(described, "schema")
 	switch {
 	case !isReported(source):
-	case like != nil && bytes.Equal(jsonbytes.Find(jsonbytes.Find(like.JSON, FormatSchema), "schema"), source):
+	case like != nil && bytes.Equal(jsonbytes.Find(jsonbytes.Find(like.JSON, FormatSchema),
+		"schema"), source):
 		f.Schema = like.Schema
 	default:
 		f.Schema, f.Problem = schema.Parse(source, "response_format")
@@ -100,7 +102,8 @@ func (e *NoPlaceError) Error() string {
 	if e.Reason != "" {
 		return fmt.Sprintf("the request's member %q: %s", e.Member, e.Reason)
 	}
-	return fmt.Sprintf("the request's member %q has no place in requests to this provider: leave it out", e.Member)
+	return fmt.Sprintf("the request's member %q has no place in requests to this provider: leave "+
+		"it out", e.Member)
 }
 
 // seedMax is the largest seed of Gemini, whose seeds have 32 bits.
@@ -131,9 +134,15 @@ func (o *Options) anthropicPlaces() error {
 	case o.TopLogProbs != nil:
 		return &NoPlaceError{Member: "top_logprobs"}
 	case o.Effort == "none", o.Effort == "minimal":
-		return &NoPlaceError{Member: "reasoning_effort", Reason: o.Effort + " is not known to this provider: there are low, medium, high, xhigh and max"}
+		return &NoPlaceError{
+			Member: "reasoning_effort", Reason: o.Effort +
+				" is not known to this provider: there are low, medium, high, xhigh and max",
+		}
 	case o.Format != nil && o.Format.Type == FormatObject:
-		return &NoPlaceError{Member: "response_format", Reason: "this provider has nothing like json_object: give a json_schema"}
+		return &NoPlaceError{
+			Member: "response_format", Reason: "this provider has nothing like json_object: give " +
+				"a json_schema",
+		}
 	case o.Format != nil && o.Format.Problem != nil:
 		return &NoPlaceError{Member: "response_format", Reason: o.Format.Problem.Error()}
 	}
@@ -148,7 +157,10 @@ func (o *Options) geminiPlaces(model string) error {
 	case o.Seed != nil && (*o.Seed > seedMax || *o.Seed < -seedMax-1):
 		return &NoPlaceError{Member: "seed", Reason: "the seeds of this provider have 32 bits"}
 	case o.Effort != "" && geminiThinking(model, o.Effort) == "":
-		return &NoPlaceError{Member: "reasoning_effort", Reason: fmt.Sprintf("%s is not known to the provider's model %s", o.Effort, model)}
+		return &NoPlaceError{
+			Member: "reasoning_effort", Reason: fmt.Sprintf("%s is not known to the provider's "+
+				"model %s", o.Effort, model),
+		}
 	case o.Format != nil && o.Format.Problem != nil:
 		return &NoPlaceError{Member: "response_format", Reason: o.Format.Problem.Error()}
 	}
@@ -222,7 +234,8 @@ func (o *Options) appendResponses(dst []byte) []byte {
 	}
 	dst = appendNumber(dst, "top_p", o.TopP)
 	if o.Effort != "" {
-		dst = append(jsonbytes.AppendString(append(dst, `,"reasoning":{"effort":`...), o.Effort), '}')
+		dst = append(jsonbytes.AppendString(append(dst, `,"reasoning":{"effort":`...), o.Effort),
+			'}')
 	}
 	if o.LogProbs != nil && *o.LogProbs {
 		dst = append(dst, `,"include":["message.output_text.logprobs"]`...)

@@ -71,16 +71,23 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	} else if p.Model != c.cfg.Model {
 		address, err := c.address(p.Model)
 		if err != nil {
-			return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: fmt.Errorf("model %q: %w", excerpt.Of(p.Model), err)}
+			return nil, &Error{
+				Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow,
+				Err: fmt.Errorf("model %q: %w", excerpt.Of(p.Model), err),
+			}
 		}
 		p.address, p.rowModel = address, true
 	}
 	if err := p.format.check(r); err != nil {
-		return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
+		return nil, &Error{
+			Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err,
+		}
 	}
 	if hasMedia(r.Messages) {
 		if err := p.format.media().check(r.Messages); err != nil {
-			return nil, &Error{Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err}
+			return nil, &Error{
+				Provider: c.provider, Class: Permanent, Reason: ReasonInvalidRow, Err: err,
+			}
 		}
 		p.MediaTokens = p.format.media().estimate(r.Messages)
 		placed := *r
@@ -91,7 +98,8 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 	if _, merges := p.format.(merging); len(r.ExtraBody) > 0 && !merges {
 		p.cached = bytes.Contains(r.ExtraBody, []byte(`"cache_control"`))
 		own := p.Body
-		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(own)+len(r.ExtraBody)), own, r.ExtraBody)
+		p.Body = jsonbytes.AppendMerged(make([]byte, 0, len(own)+len(r.ExtraBody)), own,
+			r.ExtraBody)
 		r.placed.rebase(own, p.Body)
 	}
 	if r.placed != nil {
@@ -102,7 +110,8 @@ func (c *Client) Prepare(r *Request) (*Prepared, error) {
 
 // sizeOf estimates the size of a request in bytes: its texts, some escapes, the frame.
 func sizeOf(r *Request) int {
-	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) + len(r.Complaint)
+	n := len(r.Model) + len(r.System) + len(r.Context) + len(r.Prompt) + len(r.Rejected) +
+		len(r.Complaint)
 	for _, text := range r.Inputs {
 		n += len(text) + 8
 	}
@@ -132,7 +141,8 @@ func (c *Client) invalid(err error) error {
 // name must not lead the key to another address of the provider.
 func (c *Client) address(model string) (*address, error) {
 	if strings.Contains(model, "..") {
-		return nil, errors.New(`".." could lead to another address of the provider: name a model without it`)
+		return nil, errors.New(`".." could lead to another address of the provider: name a model ` +
+			`without it`)
 	}
 	format := c.wire
 	if c.formatOf != nil {
@@ -179,7 +189,8 @@ func (p *Prepared) Shape() string {
 		if some {
 			dst = append(dst, ", "...)
 		}
-		dst = appendShape(append(append(dst, excerpt.Clip(string(key), wordBytes)...), ": "...), string(key), value)
+		dst = appendShape(append(append(dst, excerpt.Clip(string(key), wordBytes)...), ": "...),
+			string(key), value)
 		if len(dst) > shapeBytes-len(end) {
 			return string(append(dst[:before], end...))
 		}
@@ -196,7 +207,8 @@ func appendShape(dst []byte, key string, value []byte) []byte {
 		if key == "model" {
 			return strconv.AppendQuote(dst, excerpt.Clip(text, wordBytes))
 		}
-		return append(strconv.AppendInt(append(dst, `"…" (`...), int64(len(text)), 10), " bytes)"...)
+		return append(strconv.AppendInt(append(dst, `"…" (`...), int64(len(text)), 10),
+			" bytes)"...)
 	case '{':
 		return append(dst, "{…}"...)
 	case '[':
@@ -352,7 +364,10 @@ func ValidateReply(s *schema.Schema, text string) (json.RawMessage, error) {
 		err = fmt.Errorf("reply is nested deeper than %d", valueDepthMax)
 	}
 	if err != nil {
-		return nil, &Error{Class: Transient, Reason: ReasonSchemaValidationFailed, Alike: string(ReasonSchemaValidationFailed), Err: err}
+		return nil, &Error{
+			Class: Transient, Reason: ReasonSchemaValidationFailed,
+			Alike: string(ReasonSchemaValidationFailed), Err: err,
+		}
 	}
 	return value, nil
 }
@@ -363,7 +378,8 @@ func Complaint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		err = e.Err
 	}
-	return "Your " + err.Error() + ". Answer again with one JSON value that satisfies the schema, and nothing else."
+	return "Your " + err.Error() + ". Answer again with one JSON value that satisfies the " +
+		"schema, and nothing else."
 }
 
 // systemPrompt returns the system prompt, with the system messages that the conversation

@@ -72,28 +72,36 @@ type Provider struct {
 // line here, its name above, and a section to docs/providers.md; its variables follow.
 var providers = [...]Provider{
 	{
-		Name: OpenAI, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true, BatchRPM: 60,
-		wire: openAIWire, trim: []string{"/chat/completions", "/embeddings"},
+		Name: OpenAI, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true,
+		BatchRPM: 60,
+		wire:     openAIWire, trim: []string{"/chat/completions", "/embeddings"},
 		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
-		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema",
+			"schema"},
 	},
 	{
-		Name: OpenAIResponses, Batches: true, BaseURL: "https://api.openai.com/v1", Compatible: true,
-		wire: func(*ProviderConfig) Wire { return Responses{} }, trim: []string{"/responses"},
+		Name: OpenAIResponses, Batches: true, BaseURL: "https://api.openai.com/v1",
+		Compatible: true,
+		wire:       func(*ProviderConfig) Wire { return Responses{} }, trim: []string{"/responses"},
 		dialect: schema.OpenAIStrict, SchemaMember: []string{"text", "format", "schema"},
 	},
 	{
 		Name: OpenRouter, BaseURL: "https://openrouter.ai/api/v1", BatchRPM: 100,
-		wire: func(*ProviderConfig) Wire { return ChatCompletions{FileURLs: true} }, trim: []string{"/chat/completions", "/embeddings"},
+		wire:  func(*ProviderConfig) Wire { return ChatCompletions{FileURLs: true} },
+		trim:  []string{"/chat/completions", "/embeddings"},
 		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
-		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema",
+			"schema"},
 	},
 	{
 		Name: Azure, Batches: true, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
 		embed: func(cfg *ProviderConfig) Wire {
-			return Embeddings{Azure: true, AzureAPIVersion: cfg.AzureAPIVersion, VectorFormat: cfg.Vectors}
+			return Embeddings{
+				Azure: true, AzureAPIVersion: cfg.AzureAPIVersion, VectorFormat: cfg.Vectors,
+			}
 		}, texts: openAITexts, tokens: openAIEmbedTokens,
-		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema", "schema"},
+		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema",
+			"schema"},
 	},
 	{
 		Name: Anthropic, Batches: true, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
@@ -103,28 +111,38 @@ var providers = [...]Provider{
 	{
 		Name: Gemini, Batches: true, BaseURL: "https://generativelanguage.googleapis.com/v1beta",
 		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
-		embed: func(cfg *ProviderConfig) Wire { return BatchEmbedContents{cfg.Vectors} }, texts: 100,
-		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig", "responseJsonSchema"},
+		embed:   func(cfg *ProviderConfig) Wire { return BatchEmbedContents{cfg.Vectors} },
+		texts:   100,
+		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig",
+			"responseJsonSchema"},
 	},
 	{
 		Name: Bedrock, Auth: AuthAWS, address: bedrockAddress,
 		wire: func(*ProviderConfig) Wire { return Converse{} }, dialectOf: bedrockDialect,
-		embed: func(cfg *ProviderConfig) Wire { return InvokeEmbeddings{cfg.Vectors} }, textsOf: bedrockTexts,
+		embed:        func(cfg *ProviderConfig) Wire { return InvokeEmbeddings{cfg.Vectors} },
+		textsOf:      bedrockTexts,
 		SchemaMember: []string{"outputConfig", "textFormat", "structure", "jsonSchema", "schema"},
 	},
 	{
 		Name: Vertex, Auth: AuthGoogle, address: vertexAddress, version: "/v1",
-		wire:   func(cfg *ProviderConfig) Wire { wire, _ := vertexWire(cfg, cfg.Model); return wire },
+		wire: func(cfg *ProviderConfig) Wire {
+			wire, _ := vertexWire(cfg, cfg.Model)
+			return wire
+		},
 		wireOf: vertexWire, dialectOf: vertexDialect,
 		embed: func(cfg *ProviderConfig) Wire {
-			return Predict{VertexAI{Project: cfg.Project, Region: cmp.Or(cfg.Region, vertexGlobal)}, cfg.Vectors}
+			return Predict{
+				VertexAI{Project: cfg.Project, Region: cmp.Or(cfg.Region, vertexGlobal)},
+				cfg.Vectors,
+			}
 		},
 		textsOf: vertexTexts, tokens: predictTokens,
 		SchemaMember: []string{"generationConfig", "responseJsonSchema"},
 	},
 	{
 		Name: Mock, Batches: true, Model: "mock", Keyless: true,
-		wire: func(*ProviderConfig) Wire { return ChatCompletions{} }, trim: []string{"/chat/completions"},
+		wire:  func(*ProviderConfig) Wire { return ChatCompletions{} },
+		trim:  []string{"/chat/completions"},
 		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
 	},
 }
@@ -210,7 +228,9 @@ func isBedrock(host string) bool {
 
 func azureWire(cfg *ProviderConfig) Wire {
 	v := cfg.AzureAPIVersion
-	return ChatCompletions{Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01"}
+	return ChatCompletions{
+		Azure: true, AzureAPIVersion: v, MaxCompletionTokens: v == "" || v >= "2024-09-01",
+	}
 }
 
 // format returns the wire format of a model.
@@ -231,7 +251,8 @@ func (p *Provider) SpeaksChat() bool {
 // [*Error] with [ReasonInvalidRow], as [Client.Prepare] returns it. It needs no key. Of
 // media that have not been read it says nothing.
 func (p *Provider) Check(r *Request) error {
-	wire, _ := p.format(&ProviderConfig{}, r.Model) // whether there is such a model depends on the rest
+	// Whether there is such a model depends on the rest.
+	wire, _ := p.format(&ProviderConfig{}, r.Model)
 	err := wire.check(r)
 	if err == nil && isDescribed(r.Messages) {
 		err = wire.media().check(r.Messages)
@@ -250,7 +271,8 @@ func (p *Provider) base(address string) string {
 		address = strings.TrimSuffix(address, end)
 	}
 	last := path.Base(address)
-	if p.version == "" || address == "" || len(last) > 1 && last[0] == 'v' && last[1] >= '0' && last[1] <= '9' {
+	if p.version == "" || address == "" || len(last) > 1 && last[0] == 'v' && last[1] >= '0' &&
+		last[1] <= '9' {
 		return address
 	}
 	return address + p.version
@@ -283,9 +305,10 @@ func (p *Provider) needsKey(address string) bool {
 }
 
 // SchemaNote describes in one line how a model of the provider, at an address, may
-// enforce less than the whole schema, and where the schema first leaves what the provider accepts. It is "" where the
-// provider enforces all of it, and for [Mock]. A server that is compatible with OpenAI
-// may enforce more than OpenAI. Replies are validated in any case.
+// enforce less than the whole schema, and where the schema first leaves what the provider
+// accepts. It is "" where the provider enforces all of it, and for [Mock]. A server that
+// is compatible with OpenAI may enforce more than OpenAI. Replies are validated in any
+// case.
 func (p *Provider) SchemaNote(address, model string, s *schema.Schema) string {
 	if p.dialectOf != nil {
 		return s.Note(p.dialectOf(address, model))

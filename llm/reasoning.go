@@ -36,7 +36,8 @@ func splitReasoning(text string) (reasoning, answer string, found bool) {
 	for _, tag := range reasoningTags {
 		if inner, ok := strings.CutPrefix(rest, tag+">"); ok {
 			reasoning, answer, _ = strings.Cut(inner, "</"+tag+">")
-			return strings.TrimFunc(reasoning, jsonbytes.IsInvisible), strings.TrimLeftFunc(answer, jsonbytes.IsInvisible), true
+			return strings.TrimFunc(reasoning, jsonbytes.IsInvisible),
+				strings.TrimLeftFunc(answer, jsonbytes.IsInvisible), true
 		}
 	}
 	return "", text, false

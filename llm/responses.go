@@ -122,19 +122,22 @@ type responsesOutput struct {
 func (v *responsesOutput) read(output []byte) {
 	for item := range jsonbytes.Elements(output) {
 		var kind, status, phase, environment, execution, content []byte
-		pick(item, at("type", &kind), at("status", &status), at("phase", &phase), at("environment", &environment),
+		pick(item, at("type", &kind), at("status", &status), at("phase", &phase),
+			at("environment", &environment),
 			at("execution", &execution), at("content", &content))
 		if kind := textOf(kind); kind != "message" {
 			place, _ := typed(environment, "")
 			if v.callsKept && v.keepCall(kind, item) {
 				continue
 			}
-			if clientCalls[kind] || kind == "shell_call" && place == "local" || kind == "tool_search_call" && textOf(execution) == "client" {
+			if clientCalls[kind] || kind == "shell_call" && place == "local" ||
+				kind == "tool_search_call" && textOf(execution) == "client" {
 				v.unfinished = kind
 			}
 			continue
 		}
-		if status := textOf(status); status == "incomplete" { // vLLM, of a message that was cut off, in a response that is completed
+		if status := textOf(status); status == "incomplete" {
+			// vLLM, of a message that was cut off, in a response that is completed.
 			v.unfinished = status
 		}
 		phaseOf := textOf(phase)
@@ -145,7 +148,8 @@ func (v *responsesOutput) read(output []byte) {
 // keepCall keeps a call of a function. It reports false for any other item.
 func (v *responsesOutput) keepCall(kind string, item []byte) bool {
 	call := ToolCall{ID: textOf(jsonbytes.Find(item, "call_id"))}
-	ok := kind == "function_call" && call.read(item, "arguments") || kind == "custom_tool_call" && call.read(item, "input")
+	ok := kind == "function_call" && call.read(item, "arguments") || kind == "custom_tool_call" &&
+		call.read(item, "input")
 	if ok {
 		v.calls = append(v.calls, call)
 	}

@@ -47,7 +47,8 @@ func (s *Shape) Kind() MediaKind {
 	return KindAudio
 }
 
-var errForeign = errors.New("the first bytes are of no known type: there are png, jpeg, gif, webp, pdf, wav, mp3, ogg, flac and m4a")
+var errForeign = errors.New("the first bytes are of no known type: there are png, jpeg, gif, " +
+	"webp, pdf, wav, mp3, ogg, flac and m4a")
 
 // Sniff tells the type of content from its first bytes, of which it looks at [HeadBytes].
 // size is the number of all bytes. A name, or a type that somebody claims, does not count:
@@ -67,7 +68,8 @@ func Sniff(head []byte, size int64) (s Shape, err error) {
 		if len(head) < 10 {
 			return s, errBroken(s.Type)
 		}
-		s.Width, s.Height = int(binary.LittleEndian.Uint16(head[6:])), int(binary.LittleEndian.Uint16(head[8:]))
+		s.Width, s.Height = int(binary.LittleEndian.Uint16(head[6:])),
+			int(binary.LittleEndian.Uint16(head[8:]))
 	case isRIFF(head, "WEBP"):
 		s.Type = TypeWebP
 		err = s.readWebP(head)
@@ -96,7 +98,9 @@ func errBroken(mediaType string) error {
 	return fmt.Errorf("the content begins like %s, and is broken or cut off", mediaType)
 }
 
-func secondsAt(size int64, bitsPerSecond float64) float64 { return float64(size) * 8 / bitsPerSecond }
+func secondsAt(size int64, bitsPerSecond float64) float64 {
+	return float64(size) * 8 / bitsPerSecond
+}
 
 func isRIFF(head []byte, form string) bool {
 	return len(head) >= 12 && string(head[:4]) == "RIFF" && string(head[8:12]) == form
@@ -106,7 +110,8 @@ func (s *Shape) readPNG(head []byte) error {
 	if len(head) < 24 || string(head[12:16]) != "IHDR" {
 		return errBroken(s.Type)
 	}
-	s.Width, s.Height = int(binary.BigEndian.Uint32(head[16:])), int(binary.BigEndian.Uint32(head[20:]))
+	s.Width, s.Height = int(binary.BigEndian.Uint32(head[16:])),
+		int(binary.BigEndian.Uint32(head[20:]))
 	return nil
 }
 
@@ -132,7 +137,8 @@ func (s *Shape) readJPEG(head []byte, size int64) error {
 			at++
 			continue
 		case marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc:
-			s.Height, s.Width = int(binary.BigEndian.Uint16(head[at+5:])), int(binary.BigEndian.Uint16(head[at+7:]))
+			s.Height, s.Width = int(binary.BigEndian.Uint16(head[at+5:])),
+				int(binary.BigEndian.Uint16(head[at+7:]))
 			return nil
 		case marker == 0xd9, marker == 0xda: // the end, or the picture, before its size
 			return errBroken(s.Type)
@@ -152,7 +158,8 @@ func (s *Shape) readWebP(head []byte) error {
 		bits := binary.LittleEndian.Uint32(head[21:])
 		s.Width, s.Height = 1+int(bits&0x3fff), 1+int(bits>>14&0x3fff)
 	case "VP8 ":
-		s.Width, s.Height = int(binary.LittleEndian.Uint16(head[26:])&0x3fff), int(binary.LittleEndian.Uint16(head[28:])&0x3fff)
+		s.Width, s.Height = int(binary.LittleEndian.Uint16(head[26:])&0x3fff),
+			int(binary.LittleEndian.Uint16(head[28:])&0x3fff)
 	default:
 		return errBroken(s.Type)
 	}
@@ -175,7 +182,8 @@ func (s *Shape) readWAV(head []byte, size int64) error {
 // isMP3Frame reports whether content begins with a frame of MPEG audio, layer I to III. AAC
 // begins alike, with layer 0.
 func isMP3Frame(head []byte) bool {
-	return len(head) >= 4 && head[0] == 0xff && head[1]&0xe0 == 0xe0 && head[1]&0x18 != 0x08 && head[1]&0x06 != 0 &&
+	return len(head) >= 4 && head[0] == 0xff && head[1]&0xe0 == 0xe0 && head[1]&0x18 != 0x08 &&
+		head[1]&0x06 != 0 &&
 		head[2]&0xf0 != 0xf0 && head[2]&0x0c != 0x0c
 }
 

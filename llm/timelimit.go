@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// timeLimits are the contexts of attempts. One serves many attempts in turn, until its time runs out. A context for each
-// attempt would register with its parent and set a timer of its own, and the transport would make a list of its children:
-// that takes a microsecond. Safe for concurrent use.
+// timeLimits are the contexts of attempts. One serves many attempts in turn, until its
+// time runs out. A context for each attempt would register with its parent and set a
+// timer of its own, and the transport would make a list of its children: that takes a
+// microsecond. Safe for concurrent use.
 type timeLimits struct {
 	most int // that are kept
 
@@ -25,9 +26,11 @@ type timeLimit struct {
 	timer  *time.Timer
 }
 
-// begin returns a child of ctx for an attempt, which is cancelled for cause once d has passed. The limit must be passed
-// to end.
-func (l *timeLimits) begin(ctx context.Context, d time.Duration, cause error) (context.Context, *timeLimit) {
+// begin returns a child of ctx for an attempt, which is cancelled for cause once d has
+// passed. The limit must be passed to end.
+func (l *timeLimits) begin(
+	ctx context.Context, d time.Duration, cause error,
+) (context.Context, *timeLimit) {
 	if t := l.take(); t != nil {
 		if t.parent == ctx && ctx.Err() == nil {
 			t.timer.Reset(d)

@@ -182,7 +182,8 @@ func ParseToolChoice(word string, tools []Tool) (ToolChoice, error) {
 	for i := range tools {
 		names[i] = tools[i].Name
 	}
-	return ToolChoice{}, fmt.Errorf("%q is no tool: choose auto, none, required, or one of %s", word, strings.Join(names, ", "))
+	return ToolChoice{}, fmt.Errorf("%q is no tool: choose auto, none, required, or one of %s",
+		word, strings.Join(names, ", "))
 }
 
 // ReadToolChoice reads a choice in the form of OpenAI's chat completions: a word, or an
@@ -194,14 +195,16 @@ func ReadToolChoice(raw []byte, tools []Tool) (ToolChoice, error) {
 	if !isObject(raw) {
 		choice, err := ParseToolChoice(textOf(raw), tools)
 		if err == nil && (raw[0] != '"' || choice.Mode == ToolsFunction) {
-			err = errors.New(`must be auto, none, required, or {"type": "function", "function": {"name": …}}`)
+			err = errors.New(`must be auto, none, required, or {"type": "function", "function": ` +
+				`{"name": …}}`)
 		}
 		return choice, err
 	}
 	kind, function := typed(raw, "function")
 	name := textOf(jsonbytes.Find(function, "name"))
 	if kind != "function" || !HasTool(tools, name) {
-		return ToolChoice{}, fmt.Errorf("is of the type %q and names %q, which is no function among the tools", kind, name)
+		return ToolChoice{}, fmt.Errorf("is of the type %q and names %q, which is no function "+
+			"among the tools", kind, name)
 	}
 	return ToolChoice{Mode: ToolsFunction, Function: name}, nil
 }
@@ -299,7 +302,8 @@ func appendAnthropicTools(dst []byte, r *Request) []byte {
 	if r.ToolChoice.Mode == "" {
 		return dst
 	}
-	kind := map[ToolMode]string{ToolsAuto: "auto", ToolsNone: "none", ToolsRequired: "any", ToolsFunction: "tool"}[r.ToolChoice.Mode]
+	kind := map[ToolMode]string{ToolsAuto: "auto", ToolsNone: "none", ToolsRequired: "any",
+		ToolsFunction: "tool"}[r.ToolChoice.Mode]
 	dst = append(append(append(dst, `,"tool_choice":{"type":"`...), kind...), '"')
 	if r.ToolChoice.Mode == ToolsFunction {
 		dst = jsonbytes.AppendString(append(dst, `,"name":`...), r.ToolChoice.Function)
@@ -312,21 +316,25 @@ func appendGeminiTools(dst []byte, r *Request) []byte {
 	if len(r.Tools) == 0 {
 		return dst
 	}
-	dst = appendList(append(dst, `,"tools":[{"functionDeclarations":[`...), r.Tools, func(dst []byte, t *Tool) []byte {
-		dst = t.appendName(append(dst, '{'))
-		if len(t.Parameters) > 0 { // it refuses an object without properties
-			dst = t.appendParameters(dst, "parametersJsonSchema")
-		}
-		return append(dst, '}')
-	})
+	dst = appendList(append(dst, `,"tools":[{"functionDeclarations":[`...), r.Tools,
+		func(dst []byte, t *Tool) []byte {
+			dst = t.appendName(append(dst, '{'))
+			if len(t.Parameters) > 0 { // it refuses an object without properties
+				dst = t.appendParameters(dst, "parametersJsonSchema")
+			}
+			return append(dst, '}')
+		})
 	dst = append(dst, "}]"...)
 	if r.ToolChoice.Mode == "" {
 		return dst
 	}
-	mode := map[ToolMode]string{ToolsAuto: "AUTO", ToolsNone: "NONE", ToolsRequired: "ANY", ToolsFunction: "ANY"}[r.ToolChoice.Mode]
-	dst = append(append(append(dst, `,"toolConfig":{"functionCallingConfig":{"mode":"`...), mode...), '"')
+	mode := map[ToolMode]string{ToolsAuto: "AUTO", ToolsNone: "NONE", ToolsRequired: "ANY",
+		ToolsFunction: "ANY"}[r.ToolChoice.Mode]
+	dst = append(append(append(dst, `,"toolConfig":{"functionCallingConfig":{"mode":"`...),
+		mode...), '"')
 	if r.ToolChoice.Mode == ToolsFunction {
-		dst = append(jsonbytes.AppendString(append(dst, `,"allowedFunctionNames":[`...), r.ToolChoice.Function), ']')
+		dst = append(jsonbytes.AppendString(append(dst, `,"allowedFunctionNames":[`...),
+			r.ToolChoice.Function), ']')
 	}
 	return append(dst, "}}"...)
 }

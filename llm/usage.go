@@ -46,7 +46,8 @@ func (t *tally) complete() bool {
 // total, and bill: xAI its reasoning, Gemini's OpenAI endpoint its thoughts. A part that
 // is larger than the whole cannot be included in it.
 func (t *tally) settle() {
-	if t.prompt.reported && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+t.cached.n <= t.total.n) {
+	if t.prompt.reported && t.cached.n > t.prompt.n && (t.total.n == 0 || t.prompt.n+t.completion.n+
+		t.cached.n <= t.total.n) {
 		t.prompt.n += t.cached.n // xAI, sometimes
 	}
 	switch missing := t.total.n - t.prompt.n - t.completion.n; {
@@ -71,13 +72,17 @@ func (t *tally) usage() *Usage {
 		cached, written, written1h, reasoning int64
 		cost                                  float64
 	}{
-		Usage:  Usage{PromptTokens: t.prompt.n, CompletionTokens: t.completion.n, TotalTokens: t.total.n},
-		cached: t.cached.n, written: t.written.n, written1h: t.written1h.n, reasoning: t.reasoning.n, cost: t.cost.usd,
+		Usage: Usage{
+			PromptTokens: t.prompt.n, CompletionTokens: t.completion.n, TotalTokens: t.total.n,
+		},
+		cached: t.cached.n, written: t.written.n, written1h: t.written1h.n,
+		reasoning: t.reasoning.n, cost: t.cost.usd,
 	}
 	if !t.total.reported {
 		u.TotalTokens = t.prompt.n + t.completion.n
 	}
-	u.CachedTokens, u.CacheWriteTokens = known(&u.cached, t.cached.reported), known(&u.written, t.written.reported)
+	u.CachedTokens, u.CacheWriteTokens = known(&u.cached, t.cached.reported),
+		known(&u.written, t.written.reported)
 	u.CacheWrite1hTokens = known(&u.written1h, t.written1h.reported)
 	u.ReasoningTokens = known(&u.reasoning, t.reasoning.reported)
 	u.Cost = known(&u.cost, t.cost.reported)
@@ -146,10 +151,13 @@ func (u *Usage) Plus(other *Usage) *Usage {
 		return u
 	}
 	sum := &Usage{
-		PromptTokens: u.PromptTokens + other.PromptTokens, CompletionTokens: u.CompletionTokens + other.CompletionTokens,
-		TotalTokens:  u.TotalTokens + other.TotalTokens,
-		CachedTokens: plusKnown(u.CachedTokens, other.CachedTokens), CacheWriteTokens: plusKnown(u.CacheWriteTokens, other.CacheWriteTokens),
-		CacheWrite1hTokens: plusKnown(u.CacheWrite1hTokens, other.CacheWrite1hTokens), ReasoningTokens: plusKnown(u.ReasoningTokens, other.ReasoningTokens),
+		PromptTokens: u.PromptTokens + other.PromptTokens, CompletionTokens: u.CompletionTokens +
+			other.CompletionTokens,
+		TotalTokens:        u.TotalTokens + other.TotalTokens,
+		CachedTokens:       plusKnown(u.CachedTokens, other.CachedTokens),
+		CacheWriteTokens:   plusKnown(u.CacheWriteTokens, other.CacheWriteTokens),
+		CacheWrite1hTokens: plusKnown(u.CacheWrite1hTokens, other.CacheWrite1hTokens),
+		ReasoningTokens:    plusKnown(u.ReasoningTokens, other.ReasoningTokens),
 	}
 	if u.Cost != nil && other.Cost != nil {
 		sum.Cost = new(*u.Cost + *other.Cost)

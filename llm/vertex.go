@@ -56,9 +56,11 @@ func vertexWire(cfg *ProviderConfig, name string) (Wire, error) {
 	case err != nil:
 		return wire, err
 	case m.region != "" && m.region != place.Region && cfg.BaseURL == vertexAddress(cfg.Region):
-		return wire, fmt.Errorf("it is in the region %s, and calls go to %s: set the region", m.region, place.Region)
+		return wire, fmt.Errorf("it is in the region %s, and calls go to %s: set the region",
+			m.region, place.Region)
 	case !own && m.publisher == anthropicPublisher:
-		return wire, errors.New("models of Anthropic need a project: an API key without one has Google's models alone")
+		return wire, errors.New("models of Anthropic need a project: an API key without one has " +
+			"Google's models alone")
 	case !own && m.publisher == "":
 		return wire, errors.New("an endpoint needs a project")
 	}
@@ -118,13 +120,16 @@ func vertexModelOf(name string) (m vertexModel, err error) {
 		return m, errNotVertex
 	}
 	if m.publisher != "" && m.publisher != googlePublisher && m.publisher != anthropicPublisher {
-		return m, fmt.Errorf("models of the publisher %q speak neither Gemini's format nor Anthropic's: "+
-			"call them as provider openai, whose base URL then ends in /endpoints/openapi", m.publisher)
+		return m, fmt.Errorf("models of the publisher %q speak neither Gemini's format nor "+
+			"Anthropic's: "+
+			"call them as provider openai, whose base URL then ends in /endpoints/openapi",
+			m.publisher)
 	}
 	return m, nil
 }
 
-var errNotVertex = errors.New("write it as gemini-…, anthropic/claude-…, publishers/…/models/…, endpoints/… or projects/…/locations/…/endpoints/…")
+var errNotVertex = errors.New("write it as gemini-…, anthropic/claude-…, publishers/…/models/…, " +
+	"endpoints/… or projects/…/locations/…/endpoints/…")
 
 // modelPath returns the path of a request that calls a method of a model, such as
 // generateContent.
@@ -154,7 +159,8 @@ func (v VertexAI) isZero() bool { return v == VertexAI{} }
 // vertexTurns writes the messages of Gemini's format as Vertex AI wants them: there what is
 // behind an address has to have a type.
 var vertexTurns = turnWriter{
-	model: geminiTurns.model, text: geminiTurns.text, list: geminiTurns.list, part: appendVertexPart,
+	model: geminiTurns.model, text: geminiTurns.text, list: geminiTurns.list,
+	part: appendVertexPart,
 	turn: geminiTurns.turn, answers: geminiTurns.answers,
 }
 
@@ -163,7 +169,8 @@ func appendVertexPart(dst []byte, r *Request, role string, p *Part) []byte {
 	if p.Media == nil || p.Media.URL() == "" {
 		return appendGeminiPart(dst, r, role, p)
 	}
-	dst = append(append(append(dst, `{"fileData":{"mimeType":"`...), vertexType(p.Media)...), `","fileUri":`...)
+	dst = append(append(append(dst, `{"fileData":{"mimeType":"`...), vertexType(p.Media)...),
+		`","fileUri":`...)
 	return append(jsonbytes.AppendString(dst, p.Media.URL()), '}')
 }
 
@@ -172,7 +179,8 @@ func appendVertexPart(dst []byte, r *Request, role string, p *Part) []byte {
 var vertexTypes = map[MediaKind]map[string]string{
 	KindImage: {".png": TypePNG, ".jpg": TypeJPEG, ".jpeg": TypeJPEG, ".webp": TypeWebP},
 	KindFile:  {"": TypePDF}, // there is no other kind of document
-	KindAudio: {".wav": TypeWAV, ".mp3": "audio/mp3", ".ogg": TypeOgg, ".flac": TypeFLAC, ".m4a": TypeM4A},
+	KindAudio: {".wav": TypeWAV, ".mp3": "audio/mp3", ".ogg": TypeOgg, ".flac": TypeFLAC,
+		".m4a": TypeM4A},
 }
 
 // vertexType returns the type of media behind an address, or "" where the address does not
@@ -193,7 +201,8 @@ func vertexType(m *Media) string {
 // and nothing tells.
 func checkVertexURL(m *Media) error {
 	if vertexType(m) == "" {
-		return fmt.Errorf("Vertex AI wants the type of the %s, and its URL does not end in one, such as .png or .mp3: give its content, for example as a data: URL", m.Kind) //nolint:staticcheck // a name
+		return fmt.Errorf("Vertex AI wants the type of the %s, and its URL does not end in one, "+ //nolint:staticcheck // a name
+			"such as .png or .mp3: give its content, for example as a data: URL", m.Kind)
 	}
 	return nil
 }

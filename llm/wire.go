@@ -39,7 +39,9 @@ type Wire interface {
 // the members that could be read, such as the usage of a refused answer, which is billed
 // too. body is not kept. ParseReply is pure: now is when the reply arrived, and waits
 // count from it.
-func ParseReply(w Wire, k Known, now time.Time, status int, h http.Header, body []byte) (*Reply, error) {
+func ParseReply(
+	w Wire, k Known, now time.Time, status int, h http.Header, body []byte,
+) (*Reply, error) {
 	o := ending{Status: status, Header: h, Known: k}
 	return parseReply(w, &o, now, body)
 }
@@ -62,7 +64,10 @@ func parseReply(w Wire, o *ending, now time.Time, body []byte) (*Reply, error) {
 	if j.class == 0 {
 		return r, nil
 	}
-	e := &Error{Status: o.Status, Class: j.class, Reason: j.reason, Origin: j.origin, Absent: j.class == Transient && absent(o), Alike: alike(o, &j, r, body)}
+	e := &Error{
+		Status: o.Status, Class: j.class, Reason: j.reason, Origin: j.origin,
+		Absent: j.class == Transient && absent(o), Alike: alike(o, &j, r, body),
+	}
 	if o.Fault != nil {
 		e.Code, e.Type = o.Fault.Code, o.Fault.Type
 		if e.Code == "" && o.Fault.Status != 0 && o.Fault.Status != o.Status {

@@ -37,11 +37,12 @@ var words = map[string]meaning{
 	"insufficient_system_resource": meansCapacity, // DeepSeek, as the finish reason of a 200
 	"capacity_exceeded":            meansCapacity, // Groq, 498
 	"provider_overloaded":          meansCapacity, // OpenRouter
-	"ThrottlingException":          meansCapacity, // AWS, 429; a limit of a day was sorted out before
-	"ModelNotReadyException":       meansCapacity, // Bedrock, 429
-	"ServiceUnavailableException":  meansCapacity, // AWS, 503
-	"in_flight_budget_exhausted":   meansCapacity, // OpenRouter, 402
-	"openrouter_in_flight_budget":  meansCapacity, // OpenRouter, 402
+	// AWS, 429; a limit of a day was sorted out before.
+	"ThrottlingException":         meansCapacity,
+	"ModelNotReadyException":      meansCapacity, // Bedrock, 429
+	"ServiceUnavailableException": meansCapacity, // AWS, 503
+	"in_flight_budget_exhausted":  meansCapacity, // OpenRouter, 402
+	"openrouter_in_flight_budget": meansCapacity, // OpenRouter, 402
 
 	// Passing failures.
 	"server_error":      meansTransient, // OpenAI
@@ -54,7 +55,8 @@ var words = map[string]meaning{
 	"exceed_context_size_error": meansPermanent, // llama.cpp
 	"string_above_max_length":   meansPermanent, // OpenAI
 	"request_too_large":         meansPermanent, // Anthropic
-	"weight_exceeds_budget":     meansPermanent, // OpenRouter, 402: one request costs more than the whole budget
+	// OpenRouter, 402: one request costs more than the whole budget.
+	"weight_exceeds_budget": meansPermanent,
 
 	// Refused for its content.
 	"refusal":                        meansRefused,  // OpenRouter
@@ -69,7 +71,8 @@ var words = map[string]meaning{
 	"image_content_policy_violation": meansFiltered, // OpenAI, in a failed response
 
 	// No row will succeed.
-	"insufficient_quota":                meansFatal, // OpenAI, 429; dashScopeLimit leaves out DashScope's
+	// OpenAI, 429; dashScopeLimit leaves out DashScope's.
+	"insufficient_quota":                meansFatal,
 	"credit_balance_exhausted":          meansFatal, // OpenAI, 429
 	"organization_spend_limit_exceeded": meansFatal, // OpenAI, 429
 	"organization_usage_limit_exceeded": meansFatal, // OpenAI, 429
@@ -83,19 +86,21 @@ var words = map[string]meaning{
 	"blocked_api_access":                meansFatal, // Groq, 400: spend limit
 	"enforced_spend_limit_reached":      meansFatal, // Anthropic, 429
 	"billing_error":                     meansFatal, // Anthropic
-	"UnrecognizedClientException":       meansFatal, // AWS, 403: the key of the credentials is unknown
-	"InvalidClientTokenId":              meansFatal, // AWS, 403
-	"ExpiredTokenException":             meansFatal, // AWS, 403 or 400
-	"ExpiredToken":                      meansFatal, // AWS, 403 or 400
-	"RequestExpired":                    meansFatal, // AWS, 400: a clock is wrong
-	"InvalidSignatureException":         meansFatal, // AWS, 403 or 400
-	"IncompleteSignature":               meansFatal, // AWS, 400
-	"NotAuthorized":                     meansFatal, // AWS, 400
-	"budget_exceeded":                   meansFatal, // LiteLLM's proxy, 400 or by newer versions 429
-	"authentication_error":              meansFatal, // Anthropic
-	"invalid_api_key":                   meansFatal, // OpenAI
-	"API_KEY_INVALID":                   meansFatal, // Gemini, 400
-	"FAILED_PRECONDITION":               meansFatal, // Gemini, 400: no billing, or wrong country
+	// AWS, 403: the key of the credentials is unknown.
+	"UnrecognizedClientException": meansFatal,
+	"InvalidClientTokenId":        meansFatal, // AWS, 403
+	"ExpiredTokenException":       meansFatal, // AWS, 403 or 400
+	"ExpiredToken":                meansFatal, // AWS, 403 or 400
+	"RequestExpired":              meansFatal, // AWS, 400: a clock is wrong
+	"InvalidSignatureException":   meansFatal, // AWS, 403 or 400
+	"IncompleteSignature":         meansFatal, // AWS, 400
+	"NotAuthorized":               meansFatal, // AWS, 400
+	// LiteLLM's proxy, 400 or by newer versions 429.
+	"budget_exceeded":      meansFatal,
+	"authentication_error": meansFatal, // Anthropic
+	"invalid_api_key":      meansFatal, // OpenAI
+	"API_KEY_INVALID":      meansFatal, // Gemini, 400
+	"FAILED_PRECONDITION":  meansFatal, // Gemini, 400: no billing, or wrong country
 
 	// An unknown model.
 	"model_not_found":    meansUnknownModel, // OpenAI, 404 and 403

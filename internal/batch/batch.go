@@ -90,11 +90,14 @@ type totals struct {
 // New returns a service that makes its calls through the pool of e, or what is wrong with
 // cfg. Deferred batches are in the stream that of names. It starts nothing.
 func New(
-	cfg *config.Config, conn *natsconn.Conn, of streams.Config, caller *call.Caller, e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger,
+	cfg *config.Config, conn *natsconn.Conn, of streams.Config, caller *call.Caller,
+	e *executor.Executor, recorder *recorder.Recorder, log *slog.Logger,
 ) (*Service, error) {
 	b := &Service{
-		cfg: cfg, conn: conn, caller: caller, recorder: recorder, executor: e, log: log, moved: make(chan struct{}, 1),
-		totals: map[string]*totals{config.BatchEndpoint: {}, deprecatedEndpoint: {}}, answering: make(chan struct{}, answersMax),
+		cfg: cfg, conn: conn, caller: caller, recorder: recorder, executor: e, log: log,
+		moved:     make(chan struct{}, 1),
+		totals:    map[string]*totals{config.BatchEndpoint: {}, deprecatedEndpoint: {}},
+		answering: make(chan struct{}, answersMax),
 	}
 	b.desk = newDesk(b, of)
 	extra, err := cfg.LLM.ReadExtraBody()
@@ -102,10 +105,13 @@ func New(
 		return nil, fmt.Errorf("STAGE_LLM_EXTRA_BODY: %w", err)
 	}
 	b.batch, err = llm.NewBatch(llm.BatchConfig{
-		MaxParallel: cfg.Batch.MaxParallel, ParallelLimit: cfg.Batch.ParallelLimit, MaxPrompts: cfg.Batch.MaxPrompts, RPM: cfg.Batch.RPM,
+		MaxParallel: cfg.Batch.MaxParallel, ParallelLimit: cfg.Batch.ParallelLimit,
+		MaxPrompts: cfg.Batch.MaxPrompts, RPM: cfg.Batch.RPM,
 		Retry:           pool.RetryConfig(cfg.Retry),
 		MaxContentBytes: b.bytesMax(),
-		Request:         llm.Request{Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens, ExtraBody: extra},
+		Request: llm.Request{
+			Temperature: cfg.LLM.Temperature, MaxTokens: cfg.LLM.MaxTokens, ExtraBody: extra,
+		},
 	})
 	return b, err
 }
@@ -121,8 +127,8 @@ func (b *Service) Serve(soft, hard context.Context) {
 	defer stop(nil)
 	service, err := b.open(work, hard)
 	if err != nil {
-		b.log.Error("batched requests are not answered", slog.Any("error", err)) // rows do not depend on it
-		return
+		b.log.Error("batched requests are not answered", slog.Any("error", err))
+		return // rows do not depend on it
 	}
 	var desk sync.WaitGroup
 	defer desk.Wait()
@@ -163,19 +169,25 @@ func (b *Service) Use(*nats.Conn) {
 // open begins to take requests.
 func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 	service, err := micro.AddService(b.conn.NC(), micro.Config{
-		Name: serviceName, Version: semanticVersion(version.Current().Version), Description: "batched requests to an LLM through a stage's pool",
+		Name: serviceName, Version: semanticVersion(version.Current().Version),
+		Description: "batched requests to an LLM through a stage's pool",
 		Metadata: map[string]string{
-			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider, "model": b.caller.At(0).Model(),
+			"stage": b.cfg.Name, "run_id": b.caller.RunID(), "provider": b.cfg.LLM.Provider,
+			"model": b.caller.At(0).Model(),
 		},
 		StatsHandler: b.stats,
 	})
 	if err != nil {
 		return nil, err
 	}
-	warning := "the endpoint " + deprecatedEndpoint + " is deprecated: use " + config.BatchSubject(b.cfg.Name)
-	for _, v := range []struct{ endpoint, warning string }{{config.BatchEndpoint, ""}, {deprecatedEndpoint, warning}} {
+	warning := "the endpoint " + deprecatedEndpoint + " is deprecated: use " +
+		config.BatchSubject(b.cfg.Name)
+	for _, v := range []struct{ endpoint, warning string }{
+		{config.BatchEndpoint, ""}, {deprecatedEndpoint, warning},
+	} {
 		handler := func(req micro.Request) { b.take(work, hard, v.endpoint, v.warning, req) }
-		err := service.AddEndpoint(v.endpoint, micro.HandlerFunc(handler), micro.WithEndpointSubject(b.cfg.Name+"."+v.endpoint))
+		err := service.AddEndpoint(v.endpoint, micro.HandlerFunc(handler),
+			micro.WithEndpointSubject(b.cfg.Name+"."+v.endpoint))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("endpoint %s: %w", v.endpoint, err), service.Stop())
 		}
@@ -194,8 +206,9 @@ func (b *Service) open(work, hard context.Context) (micro.Service, error) {
 }
 
 // errEmbeds refuses a request to a stage whose answers are vectors: a reply has texts.
-var errEmbeds = errors.New("this stage makes vectors (STAGE_TASK=embed), and a prompt wants an answer: send it to a stage with STAGE_TASK=chat, " +
-	"or store the texts as rows to have them embedded")
+var errEmbeds = errors.New("this stage makes vectors (STAGE_TASK=embed), and a prompt wants an " +
+	"answer: send it to a stage with STAGE_TASK=chat, or store the texts as rows to have them " +
+	"embedded")
 
 // check returns why a request is refused, whatever the stage has to do, or nil.
 func (b *Service) check(request *llm.BatchRequest) error {
@@ -211,7 +224,8 @@ func (b *Service) check(request *llm.BatchRequest) error {
 func (b *Service) take(work, hard context.Context, endpoint, warning string, req micro.Request) {
 	subject := req.Reply() // read now: the service reuses req when take returns
 	if subject == "" {
-		b.log.Debug("batched request without a reply subject is not answered", slog.String("subject", req.Subject()))
+		b.log.Debug("batched request without a reply subject is not answered",
+			slog.String("subject", req.Subject()))
 		return // and not paid for
 	}
 	headers := micro.Headers{}
@@ -224,11 +238,13 @@ func (b *Service) take(work, hard context.Context, endpoint, warning string, req
 	}
 	if err == nil {
 		err = b.begin(endpoint, func() {
-			b.answer(work, hard, endpoint, &nats.Msg{Subject: subject, Header: nats.Header(headers)}, request)
+			msg := &nats.Msg{Subject: subject, Header: nats.Header(headers)}
+			b.answer(work, hard, endpoint, msg, request)
 		})
 	}
 	if errors.Is(err, errStopping) {
-		_, err = b.batch.Do(work, b.newRun(), request) // work has ended: no prompt is sent, the report lists each
+		// Work has ended: no prompt is sent, the report lists each.
+		_, err = b.batch.Do(work, b.newRun(), request)
 	}
 	if err != nil {
 		b.refuse(endpoint, req, headers, err)
@@ -263,7 +279,9 @@ func (b *Service) refuse(endpoint string, req micro.Request, headers micro.Heade
 }
 
 // answer sends the prompts to the provider, replies to the request and counts it.
-func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.Msg, request *llm.BatchRequest) {
+func (b *Service) answer(
+	work, hard context.Context, endpoint string, msg *nats.Msg, request *llm.BatchRequest,
+) {
 	began, run := time.Now(), b.newRun()
 	reply, err := b.batch.Do(work, run, request)
 	run.awaitAudit(hard)
@@ -271,13 +289,16 @@ func (b *Service) answer(work, hard context.Context, endpoint string, msg *nats.
 	msg.Data, code, description = encodeReply(run.Provider(), reply, err, b.bytesMax())
 	msg.Header[headerBatchID] = []string{run.id}
 	if code != "" {
-		msg.Header[micro.ErrorHeader], msg.Header[micro.ErrorCodeHeader] = []string{oneLine(description)}, []string{code}
+		msg.Header[micro.ErrorHeader] = []string{oneLine(description)}
+		msg.Header[micro.ErrorCodeHeader] = []string{code}
 	}
 	if err := b.conn.NC().PublishMsg(msg); err != nil {
-		b.log.Warn("reply to a batched request not sent", slog.String("batch_id", run.id), slog.Any("error", err))
+		b.log.Warn("reply to a batched request not sent", slog.String("batch_id", run.id),
+			slog.Any("error", err))
 	}
 	took := time.Since(began)
-	b.log.Debug("batched request", slog.String("batch_id", run.id), slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),
+	b.log.Debug("batched request", slog.String("batch_id", run.id),
+		slog.Int("prompts", len(request.Prompts)), slog.Int("errors", reply.ErrorCount()),
 		slog.String("code", code), slog.Float64("took_ms", milliseconds(took)))
 	b.mu.Lock()
 	defer b.mu.Unlock()

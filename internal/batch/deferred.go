@@ -87,17 +87,20 @@ func readSubmission(data []byte) (*submission, error) {
 		Keep *string `json:"keep"`
 	}
 	if err := decode(data, &w); err != nil {
-		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err, "{"+requestForm+`, "id": text, "keep": duration as text}`))
+		return nil, fmt.Errorf("request is not a batch in JSON: %w",
+			explainJSON(err, "{"+requestForm+`, "id": text, "keep": duration as text}`))
 	}
 	s := &submission{id: call.NewID(), keep: keepDefault}
 	if w.ID != nil {
 		if s.id = *w.ID; !validID(s.id) {
-			return nil, fmt.Errorf("id is %.80q: give 1 to 64 letters, digits, - and _, or leave it out", s.id)
+			return nil, fmt.Errorf("id is %.80q: give 1 to 64 letters, digits, - and _, or leave "+
+				"it out", s.id)
 		}
 	}
 	if w.Keep != nil {
 		var err error
-		if s.keep, err = readDuration("keep", *w.Keep, keepLeast, streams.BatchKeepMax); err != nil {
+		if s.keep, err = readDuration("keep", *w.Keep, keepLeast,
+			streams.BatchKeepMax); err != nil {
 			return nil, err
 		}
 	}
@@ -120,7 +123,8 @@ func CheckSubmission(data []byte) (id string, err error) {
 func readDuration(name, text string, least, most time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < least || d > most {
-		return 0, fmt.Errorf(`%s is %.80q: give a duration between %v and %v, such as "5m"`, name, text, least, most)
+		return 0, fmt.Errorf(`%s is %.80q: give a duration between %v and %v, such as "5m"`, name,
+			text, least, most)
 	}
 	return d, nil
 }
@@ -172,13 +176,16 @@ func (b *Service) submit(ctx context.Context, data []byte) (any, error) {
 	}
 	body := encodeJSON(s.request)
 	if size, most := len(body), b.bytesMax(); size > most {
-		return nil, fmt.Errorf("the request takes %d bytes, the server's messages at most %d: send several batches", size, most)
+		return nil, fmt.Errorf("the request takes %d bytes, the server's messages at most %d: "+
+			"send several batches", size, most)
 	}
 	if err := b.desk.table.unfit(); err != nil {
-		return nil, refusal(CodeUnavailable, "deferred batches are not served at the moment: %s", explained(err))
+		return nil, refusal(CodeUnavailable, "deferred batches are not served at the moment: %s",
+			explained(err))
 	}
 	header := nats.Header{
-		headerKeep: {s.keep.String()}, headerPrompts: {strconv.Itoa(len(s.request.Prompts))}, headerHash: {hashOf(s.request)},
+		headerKeep: {s.keep.String()}, headerPrompts: {strconv.Itoa(len(s.request.Prompts))},
+		headerHash: {hashOf(s.request)},
 	}
 	if err := b.desk.admit(ctx, int64(len(body))); err != nil {
 		if stored, _ := b.desk.shelf.last(ctx, s.id, partRequest); stored != nil {
@@ -191,7 +198,8 @@ func (b *Service) submit(ctx context.Context, data []byte) (any, error) {
 	if err == nil {
 		return SubmitReply{s.id}, nil
 	}
-	if !streams.Full(err) { // it may be stored all the same, now or by an earlier attempt of the client
+	if !streams.Full(err) {
+		// It may be stored all the same, now or by an earlier attempt of the client.
 		if stored, _ := b.desk.shelf.last(ctx, s.id, partRequest); stored != nil {
 			return sameBatch(s.id, stored, header)
 		}
@@ -202,7 +210,9 @@ func (b *Service) submit(ctx context.Context, data []byte) (any, error) {
 	case errors.Is(err, streams.ErrRefused):
 		return nil, refusal(CodeUnavailable, "the batch is not stored: %s", explained(err))
 	}
-	unavailable := refusal(CodeUnavailable, "the batch is perhaps not stored: %s; submit it again with this id, then it is one batch whatever became of the first attempt", explained(err))
+	unavailable := refusal(CodeUnavailable, "the batch is perhaps not stored: %s; submit it "+
+		"again with this id, then it is one batch whatever became of the first attempt",
+		explained(err))
 	unavailable.body.ID = s.id
 	return nil, unavailable
 }
@@ -210,7 +220,8 @@ func (b *Service) submit(ctx context.Context, data []byte) (any, error) {
 // sameBatch answers a submit whose id is stored already.
 func sameBatch(id string, stored *jetstream.RawStreamMsg, header nats.Header) (any, error) {
 	if stored.Header.Get(headerHash) != header.Get(headerHash) {
-		return nil, refusal(CodeBadRequest, "another batch has the id %s: give another one, or none", id)
+		return nil, refusal(CodeBadRequest, "another batch has the id %s: give another one, or "+
+			"none", id)
 	}
 	return SubmitReply{id}, nil
 }
@@ -223,12 +234,16 @@ func (d *desk) admit(ctx context.Context, size int64) error {
 	case err != nil:
 		return refusal(CodeUnavailable, "the batch is not stored: %s", explained(err))
 	case batches >= storedMax:
-		e := refusal(codeBatchesAtMax, "%d deferred batches are stored, which is the maximum: retry when some were removed, which is when their time to be kept is over", batches)
+		e := refusal(codeBatchesAtMax, "%d deferred batches are stored, which is the maximum: "+
+			"retry when some were removed, which is when their time to be kept is over", batches)
 		e.body.Size, e.body.Max = new(batches), new(storedMax)
 		return e
 	case bytesMax > 0 && bytes+size > bytesMax/2:
-		e := refusal(codeStoreFull, "stream %s holds %d bytes: a batch of %d is only stored in the first half of its limit of %d, as the rest is for answers. "+
-			"Retry when batches were removed, ask for a shorter keep, or raise the limit: nats stream edit %s --max-bytes=…", d.shelf.stream, bytes, size, bytesMax, d.shelf.stream)
+		e := refusal(codeStoreFull, "stream %s holds %d bytes: a batch of %d is only stored in "+
+			"the first half of its limit of %d, as the rest is for answers. "+
+			"Retry when batches were removed, ask for a shorter keep, or raise the limit: nats "+
+			"stream edit %s --max-bytes=…", d.shelf.stream, bytes, size, bytesMax,
+			d.shelf.stream)
 		e.body.Size, e.body.Max = new(int(bytes)), new(int(bytesMax))
 		return e
 	}
@@ -245,7 +260,8 @@ func (b *Service) get(ctx context.Context, data []byte) (any, error) {
 	timer := time.NewTimer(q.wait)
 	defer timer.Stop()
 	for over := q.wait == 0; ; {
-		_, _, ended := b.desk.table.look(q.id) // before the stream, or an end between the two would be missed
+		// Before the stream, or an end between the two would be missed.
+		_, _, ended := b.desk.table.look(q.id)
 		found, err := b.desk.look(context.WithoutCancel(ctx), q.id)
 		if err != nil {
 			return nil, err
@@ -277,7 +293,8 @@ func (b *Service) cancel(ctx context.Context, data []byte) (any, error) {
 		return found.reply, err
 	}
 	if err := b.desk.shelf.end(ctx, q.id, StateCancelled, whyCancelled); err != nil {
-		return nil, refusal(CodeUnavailable, "the batch may not be cancelled: %s; cancel it again", explained(err))
+		return nil, refusal(CodeUnavailable, "the batch may not be cancelled: %s; cancel it again",
+			explained(err))
 	}
 	if found, err = b.desk.look(ctx, q.id); err != nil {
 		return nil, err
@@ -301,7 +318,8 @@ func (d *desk) look(ctx context.Context, id string) (found, error) {
 	if err == nil && (!known || end != nil) {
 		var request *jetstream.RawStreamMsg
 		if request, err = d.shelf.last(ctx, id, partRequest); err == nil && request == nil {
-			return found{}, refusal(CodeNotFound, "there is no batch %s: it was never stored, or its time to be kept is over", id)
+			return found{}, refusal(CodeNotFound, "there is no batch %s: it was never stored, or "+
+				"its time to be kept is over", id)
 		}
 		if err == nil && (!known || e.request != request.Sequence) {
 			e = entry{id: id}
@@ -315,7 +333,10 @@ func (d *desk) look(ctx context.Context, id string) (found, error) {
 		e.note(partEnd, end, time.Now())
 	}
 	f := found{
-		reply:     Deferred{ID: id, State: e.stateAt(time.Now()), Done: e.done, Total: e.prompts, Problem: e.problem},
+		reply: Deferred{
+			ID: id, State: e.stateAt(time.Now()), Done: e.done, Total: e.prompts,
+			Problem: e.problem,
+		},
 		submitted: e.submitted, ended: e.ended,
 	}
 	if f.reply.State.Over() {
@@ -336,9 +357,13 @@ func (b *Service) answers(ctx context.Context, q *question, f found) (any, error
 	reply := &f.reply
 	results := make([]llm.BatchResult, reply.Total)
 	for i := range results {
-		results[i] = llm.BatchResult{Status: llm.BatchError, Reason: llm.ReasonCancelled, Error: "not sent: " + f.why}
+		results[i] = llm.BatchResult{
+			Status: llm.BatchError, Reason: llm.ReasonCancelled, Error: "not sent: " + f.why,
+		}
 	}
-	reply.BatchReply = &llm.BatchReply{Results: results, TotalTimeMS: max(0, f.ended.Sub(f.submitted).Milliseconds())}
+	reply.BatchReply = &llm.BatchReply{
+		Results: results, TotalTimeMS: max(0, f.ended.Sub(f.submitted).Milliseconds()),
+	}
 	reply.Done = 0
 	err := b.desk.shelf.results(ctx, q.id, func(prompt int, r *storedResult) {
 		if prompt < 0 || prompt >= len(results) {
@@ -353,14 +378,17 @@ func (b *Service) answers(ctx context.Context, q *question, f found) (any, error
 	}
 	if q.from == nil {
 		if size, most := len(encodeJSON(reply)), b.bytesMax(); size > most {
-			e := refusal(CodeReplyTooLarge, `the answers take %d bytes, and a message at most %d: get them in parts, first with "from": 0, then with the "next" of each reply`, size, most)
+			e := refusal(CodeReplyTooLarge, `the answers take %d bytes, and a message at most `+
+				`%d: get them in parts, first with "from": 0, then with the "next" of each reply`,
+				size, most)
 			e.body.Size, e.body.Max = &size, &most
 			return nil, e
 		}
 		return reply, nil
 	}
 	reply.From = min(*q.from, len(results))
-	room := b.bytesMax() - len(encodeJSON(Deferred{BatchReply: &llm.BatchReply{}})) - 512 // for the members around the results
+	// For the members around the results.
+	room := b.bytesMax() - len(encodeJSON(Deferred{BatchReply: &llm.BatchReply{}})) - 512
 	to := reply.From
 	for ; to < len(results); to++ {
 		if room -= len(encodeJSON(&results[to])) + 1; room < 0 && to > reply.From {
@@ -375,8 +403,12 @@ func (b *Service) answers(ctx context.Context, q *question, f found) (any, error
 
 // ask handles a request about deferred batches in its own goroutine, since it waits for
 // the server, and perhaps for the end of a batch.
-func (b *Service) ask(work, hard context.Context, handle func(ctx context.Context, data []byte) (any, error), req micro.Request) {
-	msg := &nats.Msg{Subject: req.Reply(), Header: nats.Header{}} // read now, as the service reuses req
+func (b *Service) ask(
+	work, hard context.Context, handle func(ctx context.Context, data []byte) (any, error),
+	req micro.Request,
+) {
+	// Read now, as the service reuses req.
+	msg := &nats.Msg{Subject: req.Reply(), Header: nats.Header{}}
 	if msg.Subject == "" {
 		return
 	}
@@ -391,7 +423,8 @@ func (b *Service) ask(work, hard context.Context, handle func(ctx context.Contex
 			msg.Data = encodeJSON(reply)
 		} else {
 			msg.Data, code, description = encodeReply(b.cfg.LLM.Provider, nil, err, b.bytesMax())
-			msg.Header[micro.ErrorHeader], msg.Header[micro.ErrorCodeHeader] = []string{oneLine(description)}, []string{code}
+			msg.Header[micro.ErrorHeader] = []string{oneLine(description)}
+			msg.Header[micro.ErrorCodeHeader] = []string{code}
 		}
 		if err := b.conn.NC().PublishMsg(msg); err != nil {
 			b.log.Warn("reply about a deferred batch not sent", slog.Any("error", err))

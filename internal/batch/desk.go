@@ -43,7 +43,8 @@ const (
 )
 
 // errNotReady says that the stream has not been read yet.
-var errNotReady = errors.New("the stage has just started, and has not read its stream of deferred batches yet")
+var errNotReady = errors.New("the stage has just started, and has not read its stream of " +
+	"deferred batches yet")
 
 // news is what the reading has for the desk.
 type news struct {
@@ -91,9 +92,12 @@ const removingMax = 4
 
 func newDesk(s *Service, of streams.Config) *desk {
 	return &desk{
-		service: s, streams: of, shelf: newShelf(s.conn.NC, s.cfg.Batch.Stream, s.cfg.Name), table: newTable(),
-		news: make(chan news), ended: make(chan *term, termsMax), gone: make(chan removed, removingMax),
-		terms: make(map[string]*term), runs: make(map[string]*run), notYet: make(map[string]time.Time),
+		service: s, streams: of, shelf: newShelf(s.conn.NC, s.cfg.Batch.Stream, s.cfg.Name),
+		table: newTable(),
+		news:  make(chan news), ended: make(chan *term, termsMax),
+		gone:  make(chan removed, removingMax),
+		terms: make(map[string]*term), runs: make(map[string]*run),
+		notYet: make(map[string]time.Time),
 	}
 }
 
@@ -145,7 +149,8 @@ func (d *desk) read(ctx context.Context) {
 			}
 			if text := explained(err); text != warned {
 				warned = text
-				d.service.log.Warn("deferred batches are not served: rows and other requests do not depend on it",
+				d.service.log.Warn("deferred batches are not served: rows and other requests do "+
+					"not depend on it",
 					slog.String("stream", d.shelf.stream), slog.Any("error", err))
 			}
 		}
@@ -246,7 +251,8 @@ func (d *desk) step(soft, hard context.Context, now time.Time) {
 		case e.state != "" || d.terms[id] != nil:
 		case now.Sub(e.submitted) >= streams.BatchRunMax:
 			d.notYet[id] = now.Add(removeAgain)
-			d.busy.Go(func() { _ = d.shelf.end(soft, id, StateDone, whyTooOld) }) // else the next look does
+			// If this fails, the next look tries it again.
+			d.busy.Go(func() { _ = d.shelf.end(soft, id, StateDone, whyTooOld) })
 		case e.owner == d.service.caller.RunID(), e.stateAt(now) == StateQueued:
 			claimable = append(claimable, e)
 		}
@@ -292,10 +298,12 @@ func (d *desk) remove(ctx context.Context, e *entry, now time.Time) {
 func (d *desk) removed(r removed) {
 	d.removing--
 	if r.err != nil {
-		d.service.log.Warn("deferred batch not removed after its time, trying again", slog.String("batch_id", r.id), slog.Any("error", r.err))
+		d.service.log.Warn("deferred batch not removed after its time, trying again",
+			slog.String("batch_id", r.id), slog.Any("error", r.err))
 		return
 	}
-	if e := d.table.entries[r.id]; e != nil && e.request == r.request { // else a client has submitted the id again
+	if e := d.table.entries[r.id]; e != nil && e.request == r.request {
+		// It is still the batch that was removed: no client has submitted the id again.
 		d.forget(r.id)
 	}
 }
@@ -304,7 +312,8 @@ func (d *desk) removed(r removed) {
 func validID(id string) bool {
 	const most = 64
 	return id != "" && len(id) <= most && !strings.ContainsFunc(id, func(r rune) bool {
-		return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && r != '-' && r != '_'
+		return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && r != '-' &&
+			r != '_'
 	})
 }
 

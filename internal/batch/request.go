@@ -26,7 +26,9 @@ var ErrSlow = errors.New("no reply in time")
 // [nats.ErrNoResponders], whatever the time-out: it searches for at least one round trip
 // and at most five seconds. It is [ErrSlow] where a stage takes longer than the time-out,
 // and what [streams.Violation] says where the user may not send a request.
-func Request(ctx context.Context, nc *nats.Conn, subject string, request []byte, timeout time.Duration) (*nats.Msg, error) {
+func Request(
+	ctx context.Context, nc *nats.Conn, subject string, request []byte, timeout time.Duration,
+) (*nats.Msg, error) {
 	var late <-chan time.Time // nil: never
 	search := searchMax
 	if timeout > 0 {
@@ -50,7 +52,9 @@ func Request(ctx context.Context, nc *nats.Conn, subject string, request []byte,
 // requestOnce sends the request once. The server says that nobody takes it before it
 // answers a ping that was sent after it, and so it does with a permission that is
 // missing. So what the ping finds needs no time-out.
-func requestOnce(ctx context.Context, nc *nats.Conn, subject string, request []byte, late <-chan time.Time) (*nats.Msg, error) {
+func requestOnce(
+	ctx context.Context, nc *nats.Conn, subject string, request []byte, late <-chan time.Time,
+) (*nats.Msg, error) {
 	replies := make(chan *nats.Msg, 1)
 	sub, err := nc.ChanSubscribe(nc.NewInbox(), replies)
 	if err != nil {

@@ -31,7 +31,8 @@ const (
 const reasonCostCeiling llm.Reason = "cost_ceiling"
 
 var (
-	errNoTurn   = fmt.Errorf("the prompt got no turn in the pool within %v: the provider has no capacity, or rows and other batches take precedence", turnTimeout)
+	errNoTurn = fmt.Errorf("the prompt got no turn in the pool within %v: the provider has no "+
+		"capacity, or rows and other batches take precedence", turnTimeout)
 	errStopping = errors.New("the stage is stopping: send it again")
 )
 
@@ -114,7 +115,8 @@ func (r *run) awaitStored(stored <-chan struct{}) {
 	select {
 	case <-stored:
 	case <-timer.C:
-		r.service.log.Warn("a result of a deferred batch is kept before its call is in the audit", slog.String("batch_id", r.id))
+		r.service.log.Warn("a result of a deferred batch is kept before its call is in the audit",
+			slog.String("batch_id", r.id))
 	}
 }
 
@@ -123,7 +125,10 @@ func (r *run) awaitStored(stored <-chan struct{}) {
 func (r *run) explain(err error) error {
 	switch failure, ok := errors.AsType[*llm.Error](err); {
 	case errors.Is(err, pool.ErrPaused):
-		paused := &llm.Error{Provider: r.Provider(), Class: llm.Fatal, Reason: llm.ReasonAPICallFailed, Err: fmt.Errorf("no call was made: %w", err)}
+		paused := &llm.Error{
+			Provider: r.Provider(), Class: llm.Fatal, Reason: llm.ReasonAPICallFailed,
+			Err: fmt.Errorf("no call was made: %w", err),
+		}
 		if errors.Is(err, pool.ErrOutage) {
 			paused.Class = llm.Transient // it may be over at the next attempt
 		}
@@ -139,18 +144,23 @@ func (r *run) explain(err error) error {
 	case errors.Is(err, errUncertain):
 		return &llm.Error{Reason: llm.ReasonCancelled, Err: err}
 	case errors.Is(err, errNoTurn):
-		return &llm.Error{Provider: r.Provider(), Class: llm.Capacity, Reason: llm.ReasonRateLimited, Err: err}
+		return &llm.Error{
+			Provider: r.Provider(), Class: llm.Capacity, Reason: llm.ReasonRateLimited, Err: err,
+		}
 	}
 	if p, ok := errors.AsType[*pool.PanicError](err); ok {
 		r.service.log.Error("a call panicked: this is a bug in the stage, please report it",
-			slog.String("batch_id", r.id), slog.Any("panic", p.Value), slog.String("stack", string(p.Stack)))
+			slog.String("batch_id", r.id), slog.Any("panic", p.Value),
+			slog.String("stack", string(p.Stack)))
 		return &llm.Error{Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: err}
 	}
 	return &llm.Error{Reason: llm.ReasonCancelled, Err: errStopping}
 }
 
 // attempt makes one call. It runs on a worker of the pool.
-func (r *run) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.Reply, pool.Verdict) {
+func (r *run) attempt(
+	ctx context.Context, c *promptCall, a pool.Attempt,
+) (*llm.Reply, pool.Verdict) {
 	caller := r.service.caller
 	if r.may != nil {
 		if err := r.may(); err != nil {
@@ -158,7 +168,8 @@ func (r *run) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.
 		}
 	}
 	if err := caller.Exhausted(); err != nil {
-		verdict := pooled.Judge(&llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err}, &llm.Exchange{})
+		verdict := pooled.Judge(&llm.Error{Class: llm.Fatal, Reason: reasonCostCeiling, Err: err},
+			&llm.Exchange{})
 		verdict.Unsent = true
 		return nil, verdict
 	}
@@ -170,7 +181,10 @@ func (r *run) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.
 		defer ended()
 	}
 	to := caller.At(c.target)
-	place := caller.Began(call.Ongoing{Partition: call.NoPartition, Attempt: a.Number, Provider: to.Provider(), Model: c.prepared.Model})
+	place := caller.Began(call.Ongoing{
+		Partition: call.NoPartition, Attempt: a.Number, Provider: to.Provider(),
+		Model: c.prepared.Model,
+	})
 	x, err := to.Do(ctx, c.prepared)
 	caller.Ended(place)
 	o := caller.Outcome(c.target, c.prepared, a, x, err)
@@ -178,8 +192,10 @@ func (r *run) attempt(ctx context.Context, c *promptCall, a pool.Attempt) (*llm.
 	r.record(o.Event, c.stored)
 	caller.Count(o)
 	caller.NoteRefusal(o, func() []string { return []string{c.request.Prompt, c.request.Context} })
-	r.service.log.Debug("call", slog.String("batch_id", r.id), slog.String("provider", o.Event.Provider),
-		slog.String("status", string(o.Event.Status)), slog.Float64("latency_ms", milliseconds(x.Latency)))
+	r.service.log.Debug("call", slog.String("batch_id", r.id),
+		slog.String("provider", o.Event.Provider),
+		slog.String("status", string(o.Event.Status)),
+		slog.Float64("latency_ms", milliseconds(x.Latency)))
 	return x.Reply, o.Verdict()
 }
 
@@ -195,7 +211,8 @@ func (r *run) readdress(c *promptCall, to int) (ended func(), err error) {
 	if !ok {
 		return nil, &llm.Error{
 			Provider: t.Provider(), Class: llm.Capacity, Reason: llm.ReasonAPICallFailed,
-			Err: errors.New("no call was made: STAGE_BATCH_RPM allows no more calls to this fallback within the minute"),
+			Err: errors.New("no call was made: STAGE_BATCH_RPM allows no more calls to this " +
+				"fallback within the minute"),
 		}
 	}
 	c.target, c.request.Model = to, ""
@@ -209,7 +226,8 @@ func (r *run) readdress(c *promptCall, to int) (ended func(), err error) {
 // record stores the event of a call, and closes stored when it is.
 func (r *run) record(c *auditlog.Call, stored chan<- struct{}) {
 	r.mu.Lock()
-	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.service.caller.RunID(), r.id, r.calls
+	c.Partition, c.Owner, c.BatchID, c.CallIndex = auditlog.All, r.service.caller.RunID(), r.id,
+		r.calls
 	r.calls++
 	r.mu.Unlock()
 	r.service.recorder.RecordCall(c, func() {
@@ -240,7 +258,8 @@ func (r *run) awaitAudit(ctx context.Context) {
 		select {
 		case <-r.all:
 		case <-timer.C:
-			r.service.log.Warn("a batched request is answered before its calls are in the audit", slog.String("batch_id", r.id), slog.Int("missing", missing))
+			r.service.log.Warn("a batched request is answered before its calls are in the audit",
+				slog.String("batch_id", r.id), slog.Int("missing", missing))
 			return
 		case <-ctx.Done():
 			return

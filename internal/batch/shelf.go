@@ -38,7 +38,8 @@ const (
 
 // Headers of the messages.
 const (
-	headerKeep    = "Stage-Batch-Keep"    // of a request: how long answers are kept, such as 24h0m0s
+	// Of a request: how long answers are kept, such as 24h0m0s.
+	headerKeep    = "Stage-Batch-Keep"
 	headerPrompts = "Stage-Batch-Prompts" // of a request: how many there are
 	headerHash    = "Stage-Batch-Hash"    // of a request: its SHA-256
 	headerDone    = "Stage-Batch-Done"    // of a beat: how many prompts have their result
@@ -79,7 +80,10 @@ type storedResult struct {
 }
 
 // append stores a message where the last sequence on the subject condition is last.
-func (s *shelf) append(ctx context.Context, subject string, header nats.Header, body []byte, condition string, last uint64) (uint64, error) {
+func (s *shelf) append(
+	ctx context.Context, subject string, header nats.Header, body []byte, condition string,
+	last uint64,
+) (uint64, error) {
 	if header == nil {
 		header = nats.Header{}
 	}
@@ -87,7 +91,9 @@ func (s *shelf) append(ctx context.Context, subject string, header nats.Header, 
 	if condition != subject {
 		header[jetstream.ExpectedLastSubjSeqSubjHeader] = []string{condition}
 	}
-	return streams.Append(ctx, s.conn(), []*nats.Msg{{Subject: subject, Header: header, Data: body}})
+	return streams.Append(ctx, s.conn(), []*nats.Msg{
+		{Subject: subject, Header: header, Data: body},
+	})
 }
 
 // last returns the message of a part, or nil.
@@ -98,7 +104,8 @@ func (s *shelf) last(ctx context.Context, id string, p part) (*jetstream.RawStre
 // end ends a batch, unless it has ended.
 func (s *shelf) end(ctx context.Context, id string, state State, why string) error {
 	subject := s.subject(id, partEnd)
-	_, err := s.append(ctx, subject, nats.Header{headerState: {string(state)}}, []byte(why), subject, 0)
+	_, err := s.append(ctx, subject, nats.Header{headerState: {string(state)}}, []byte(why),
+		subject, 0)
 	if err == nil {
 		return nil
 	}
@@ -110,10 +117,14 @@ func (s *shelf) end(ctx context.Context, id string, state State, why string) err
 
 // read reads what is stored of batches, all but the results, without bodies.
 func (s *shelf) read(ctx context.Context) (*streams.Reading, error) {
-	return s.reading(ctx, jetstream.ConsumerConfig{FilterSubject: s.prefix + "*.*", HeadersOnly: true})
+	return s.reading(ctx, jetstream.ConsumerConfig{
+		FilterSubject: s.prefix + "*.*", HeadersOnly: true,
+	})
 }
 
-func (s *shelf) reading(ctx context.Context, cfg jetstream.ConsumerConfig) (*streams.Reading, error) {
+func (s *shelf) reading(
+	ctx context.Context, cfg jetstream.ConsumerConfig,
+) (*streams.Reading, error) {
 	js, err := streams.JetStream(s.conn())
 	if err != nil {
 		return nil, err
@@ -130,7 +141,9 @@ func (s *shelf) reading(ctx context.Context, cfg jetstream.ConsumerConfig) (*str
 
 // results calls each with the stored results of a batch, in the order in which they were
 // stored.
-func (s *shelf) results(ctx context.Context, id string, each func(prompt int, r *storedResult)) error {
+func (s *shelf) results(
+	ctx context.Context, id string, each func(prompt int, r *storedResult),
+) error {
 	prefix := s.subject(id, partReply) + "."
 	reading, err := s.reading(ctx, jetstream.ConsumerConfig{FilterSubject: prefix + "*"})
 	if err != nil {
@@ -161,7 +174,9 @@ func (s *shelf) room(ctx context.Context) (batches int, bytes, bytesMax int64, e
 	return len(info.State.Subjects), int64(info.State.Bytes), info.Config.MaxBytes, nil //nolint:gosec // far below
 }
 
-func (s *shelf) info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (*jetstream.StreamInfo, error) {
+func (s *shelf) info(
+	ctx context.Context, opts ...jetstream.StreamInfoOpt,
+) (*jetstream.StreamInfo, error) {
 	js, err := streams.JetStream(s.conn())
 	if err != nil {
 		return nil, err

@@ -82,7 +82,9 @@ type table struct {
 }
 
 func newTable() *table {
-	return &table{entries: make(map[string]*entry), ended: make(chan struct{}), problem: errNotReady}
+	return &table{
+		entries: make(map[string]*entry), ended: make(chan struct{}), problem: errNotReady,
+	}
 }
 
 // note takes a message of the stream, and returns the entry that it is about.

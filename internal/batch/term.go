@@ -41,7 +41,8 @@ var (
 	errOver      = errors.New("the batch has ended")
 	errGone      = errors.New("the batch was removed from its stream")
 	errLarge     = fmt.Errorf("its answers take more than %d bytes together", contentMax)
-	errUncertain = errors.New("this process was suspended, or can't reach its NATS server, and does not know whether the batch is still its own")
+	errUncertain = errors.New("this process was suspended, or can't reach its NATS server, and " +
+		"does not know whether the batch is still its own")
 )
 
 // endedBy is why a term ends when its batch has ended elsewhere.
@@ -81,7 +82,8 @@ func (t *term) work(ctx context.Context) {
 	if request == nil {
 		t.gone = errors.Is(err, errGone)
 		if err != nil && ctx.Err() == nil {
-			t.service.log.Debug("deferred batch not taken", slog.String("batch_id", t.id), slog.Any("error", err))
+			t.service.log.Debug("deferred batch not taken", slog.String("batch_id", t.id),
+				slog.Any("error", err))
 		}
 		return
 	}
@@ -89,7 +91,8 @@ func (t *term) work(ctx context.Context) {
 		t.finish(err) //nolint:contextcheck // as above. While the stream is full no call begins
 		return
 	}
-	t.service.log.Info("deferred batch taken", slog.String("batch_id", t.id), slog.Int("prompts", len(request.Prompts)), slog.Int("results", t.done()))
+	t.service.log.Info("deferred batch taken", slog.String("batch_id", t.id),
+		slog.Int("prompts", len(request.Prompts)), slog.Int("results", t.done()))
 	beating, still := context.WithCancel(context.WithoutCancel(ctx))
 	var beats sync.WaitGroup
 	beats.Go(func() { t.beat(beating) })
@@ -106,7 +109,8 @@ func (t *term) work(ctx context.Context) {
 // batch is another's, or gone.
 func (t *term) begin(ctx context.Context) (*llm.BatchRequest, error) {
 	subject, sent := t.shelf.subject(t.id, partClaim), time.Now()
-	seq, err := t.shelf.append(ctx, subject, nats.Header{streams.HeaderOwner: {t.service.caller.RunID()}}, nil, subject, t.before)
+	seq, err := t.shelf.append(ctx, subject,
+		nats.Header{streams.HeaderOwner: {t.service.caller.RunID()}}, nil, subject, t.before)
 	if err != nil && !streams.Conflict(err) {
 		return nil, err
 	}
@@ -152,7 +156,8 @@ func (t *term) resume(ctx context.Context, request *llm.BatchRequest) error {
 			return err
 		}
 		t.Waits(fatal)
-		t.service.log.Warn("deferred batch waits: the provider refuses its calls", slog.String("batch_id", t.id), slog.Any("error", fatal))
+		t.service.log.Warn("deferred batch waits: the provider refuses its calls",
+			slog.String("batch_id", t.id), slog.Any("error", fatal))
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -192,16 +197,19 @@ func (t *term) end(ctx context.Context, why string) error {
 
 // finish gives the batch up, for others to take unless it is over or theirs.
 func (t *term) finish(why error) {
-	log := t.service.log.With(slog.String("batch_id", t.id), slog.Int("results", t.done()), slog.Any("why", why))
+	log := t.service.log.With(slog.String("batch_id", t.id), slog.Int("results", t.done()),
+		slog.Any("why", why))
 	if errors.Is(why, errCancelled) {
 		_ = t.write(partBeat, t.progress(), nil) // of the calls that were in flight, for lists
 	}
-	if errors.Is(why, errFenced) || errors.Is(why, errCancelled) || errors.Is(why, errOver) || errors.Is(why, errGone) {
+	if errors.Is(why, errFenced) || errors.Is(why, errCancelled) || errors.Is(why, errOver) ||
+		errors.Is(why, errGone) {
 		log.Info("deferred batch ended here")
 		return
 	}
 	if err := t.write(partClaim, nats.Header{streams.HeaderOwner: {""}}, nil); err != nil {
-		log.Info("deferred batch not released: others take it over when its owner is silent", slog.Any("error", err))
+		log.Info("deferred batch not released: others take it over when its owner is silent",
+			slog.Any("error", err))
 		return
 	}
 	log.Info("deferred batch released")
@@ -229,7 +237,9 @@ func (t *term) beat(ctx context.Context) {
 // sign is the header of a beat without a problem. It always has the same size: a full
 // stream takes a message in place of one that is no smaller, and an owner that waits for
 // room must not seem silent, or others would make its calls again.
-func (t *term) sign() nats.Header { return nats.Header{headerDone: {fmt.Sprintf("%07d", t.done())}} }
+func (t *term) sign() nats.Header {
+	return nats.Header{headerDone: {fmt.Sprintf("%07d", t.done())}}
+}
 
 // progress is the header of a beat.
 func (t *term) progress() nats.Header {
@@ -287,7 +297,8 @@ func (t *term) Keep(i int, r llm.BatchResult, tokens *llm.BatchTokens) error {
 	if size, most := len(body), t.service.bytesMax(); size > most {
 		result.BatchResult = llm.BatchResult{
 			Status: llm.BatchError, Reason: llm.ReasonResultTooLarge,
-			Error: fmt.Sprintf("the answer takes %d bytes, and a message of the server at most %d", size, most),
+			Error: fmt.Sprintf("the answer takes %d bytes, and a message of the server at most %d",
+				size, most),
 		}
 		body = encodeJSON(result)
 	}
@@ -300,7 +311,8 @@ func (t *term) Keep(i int, r llm.BatchResult, tokens *llm.BatchTokens) error {
 			return err
 		}
 		if wait == storeAgainFirst {
-			t.service.log.Warn("a result of a deferred batch can't be stored, trying again; no further call is made in its place",
+			t.service.log.Warn("a result of a deferred batch can't be stored, trying again; no "+
+				"further call is made in its place",
 				slog.String("batch_id", t.id), slog.Int("prompt", i), slog.Any("error", err))
 		}
 		t.note("a result can't be stored: " + explained(err))

@@ -72,7 +72,8 @@ type busyError struct {
 
 // Error reports when to retry.
 func (e *busyError) Error() string {
-	return fmt.Sprintf("%d %s are in progress in this stage: retry after %v", e.most, e.what, busyRetryAfter)
+	return fmt.Sprintf("%d %s are in progress in this stage: retry after %v", e.most, e.what,
+		busyRetryAfter)
 }
 
 // wireRequest is a request as it comes: what may be null or left out is a pointer.
@@ -84,14 +85,16 @@ type wireRequest struct {
 }
 
 // requestForm is what a request has, for errors.
-const requestForm = `"prompts": [text, …], "contexts": [text or null, …], "max_parallel": whole number, "model": text`
+const requestForm = `"prompts": [text, …], "contexts": [text or null, …], "max_parallel": whole ` +
+	`number, "model": text`
 
 // ReadRequest decodes a request. It is strict: a misspelt field would silently change
 // what is sent. The error is human-readable.
 func ReadRequest(data []byte) (*llm.BatchRequest, error) {
 	var w wireRequest
 	if err := decode(data, &w); err != nil {
-		return nil, fmt.Errorf("request is not a batch in JSON: %w", explainJSON(err, "{"+requestForm+"}"))
+		return nil, fmt.Errorf("request is not a batch in JSON: %w",
+			explainJSON(err, "{"+requestForm+"}"))
 	}
 	return w.request()
 }
@@ -128,7 +131,8 @@ func (w *wireRequest) request() (*llm.BatchRequest, error) {
 		r.Prompts[i] = *p
 	}
 	if w.MaxParallel != nil {
-		r.MaxParallel = max(1, *w.MaxParallel) // 0 is the minimum here, but the default in llm.BatchRequest
+		// 0 is the minimum here, but the default in llm.BatchRequest.
+		r.MaxParallel = max(1, *w.MaxParallel)
 	}
 	if w.Model != nil {
 		r.Model = *w.Model
@@ -143,7 +147,8 @@ func explainJSON(err error, form string) error {
 		return errors.New("it ends too early")
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		where := cmp.Or(strings.TrimPrefix(e.Field, "wireRequest."), "the request") // package json names what is embedded
+		// Package json names what is embedded.
+		where := cmp.Or(strings.TrimPrefix(e.Field, "wireRequest."), "the request")
 		return fmt.Errorf(`%s is of type %.40s, want %s`, where, e.Value, form)
 	}
 	return errors.New(strings.TrimPrefix(err.Error(), "json: "))
@@ -152,7 +157,9 @@ func explainJSON(err error, form string) error {
 // encodeReply encodes the outcome of a batch: the body of the reply and, if it is a
 // service error, its code and description. No body is larger than bytesMax: the report of
 // errors is cut until it fits.
-func encodeReply(provider string, reply *llm.BatchReply, err error, bytesMax int) (body []byte, code, description string) {
+func encodeReply(
+	provider string, reply *llm.BatchReply, err error, bytesMax int,
+) (body []byte, code, description string) {
 	if err == nil {
 		if body = encodeJSON(reply); len(body) <= bytesMax {
 			return body, "", ""
@@ -175,7 +182,10 @@ func errorBody(provider string, err error) *ErrorBody {
 		return &ErrorBody{Code: CodeReplyTooLarge, Error: e.Error(), Size: &e.Size, Max: &e.Max}
 	}
 	if e, ok := errors.AsType[*llm.RateLimitedError](err); ok {
-		body := &ErrorBody{Code: codeRateLimited, Error: e.Error(), Provider: e.Provider, retryAfter: &retryAfter{}}
+		body := &ErrorBody{
+			Code: codeRateLimited, Error: e.Error(), Provider: e.Provider,
+			retryAfter: &retryAfter{},
+		}
 		if ms := e.RetryAfter.Milliseconds(); ms > 0 {
 			body.RetryAfterMS = &ms
 		}
@@ -183,7 +193,10 @@ func errorBody(provider string, err error) *ErrorBody {
 	}
 	if e, ok := errors.AsType[*llm.AllFailedError](err); ok {
 		total := e.Total()
-		body := &ErrorBody{Code: CodeAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total, Report: e.Reply.ErrorReport()}
+		body := &ErrorBody{
+			Code: CodeAllFailed, Error: fmt.Sprintf("all %d prompts failed", total), Total: &total,
+			Report: e.Reply.ErrorReport(),
+		}
 		for _, err := range e.Unwrap() {
 			failure, ok := errors.AsType[*llm.Error](err)
 			body.Fatal = body.Fatal || ok && failure.Class == llm.Fatal
@@ -195,7 +208,10 @@ func errorBody(provider string, err error) *ErrorBody {
 	}
 	if e, ok := errors.AsType[*busyError](err); ok {
 		ms := busyRetryAfter.Milliseconds()
-		return &ErrorBody{Code: codeRateLimited, Error: e.Error(), Provider: provider, retryAfter: &retryAfter{RetryAfterMS: &ms}}
+		return &ErrorBody{
+			Code: codeRateLimited, Error: e.Error(), Provider: provider,
+			retryAfter: &retryAfter{RetryAfterMS: &ms},
+		}
 	}
 	return &ErrorBody{Code: CodeBadRequest, Error: err.Error()}
 }
@@ -206,7 +222,8 @@ func encodeJSON(v any) []byte {
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		return []byte(`{"error":` + fmt.Sprintf("%q", err.Error()) + `}`) // cannot happen: nothing in them can fail
+		// Cannot happen: nothing in them can fail.
+		return []byte(`{"error":` + fmt.Sprintf("%q", err.Error()) + `}`)
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n"))
 }

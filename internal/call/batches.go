@@ -13,12 +13,15 @@ import (
 // error is a [config.Error] where that is missing, or where the provider knows no such
 // batch: it was submitted with the key of another account.
 func CancelBatch(ctx context.Context, cfg *config.Config, provider, model, id string) error {
-	err := withBatches(cfg, provider, model, func(api batchapi.API) error { return api.Cancel(ctx, id) }) //nolint:contextcheck // opening makes no connection
+	err := withBatches(cfg, provider, model, //nolint:contextcheck // opening makes no connection
+		func(api batchapi.API) error { return api.Cancel(ctx, id) })
 	if errors.Is(err, errBuiltIn) {
-		return config.Invalid(errors.New("the built-in LLM works in the process of the stage, which alone can cancel it: stop the stage with --cancel-batches"))
+		return config.Invalid(errors.New("the built-in LLM works in the process of the stage, " +
+			"which alone can cancel it: stop the stage with --cancel-batches"))
 	}
 	if errors.Is(err, batchapi.ErrNotFound) {
-		return config.Invalid(fmt.Errorf("%s does not know %s under this key, so another account has submitted it: give the key of that account (%w)", provider, id, err))
+		return config.Invalid(fmt.Errorf("%s does not know %s under this key, so another account "+
+			"has submitted it: give the key of that account (%w)", provider, id, err))
 	}
 	return err
 }
@@ -48,17 +51,22 @@ var errBuiltIn = errors.New("it is a batch of the built-in LLM")
 
 // withBatches calls f with the Batch API of a provider.
 func withBatches(cfg *config.Config, provider, model string, f func(batchapi.API) error) error {
-	t := &Target{endpoint: cfg.LLM.Endpoint(provider), variable: config.ProviderVariables(provider), models: "STAGE_LLM_MODEL"}
+	t := &Target{
+		endpoint: cfg.LLM.Endpoint(provider), variable: config.ProviderVariables(provider),
+		models: "STAGE_LLM_MODEL",
+	}
 	if provider == cfg.LLM.Provider {
 		t.variable = config.VariablePrefix + "LLM"
 	}
 	switch {
 	case t.endpoint.BaseURL == "" && provider == "azure":
-		return config.Invalid(fmt.Errorf("%s_BASE_URL: it was submitted to azure: give the base URL of that resource", t.variable))
+		return config.Invalid(fmt.Errorf("%s_BASE_URL: it was submitted to azure: give the base "+
+			"URL of that resource", t.variable))
 	case t.endpoint.BaseURL == "":
 		return errBuiltIn
 	case t.endpoint.NeedsKey() && !t.endpoint.APIKey.IsSet():
-		return config.Invalid(fmt.Errorf("%s_API_KEY: it was submitted to %s: give the key of that account", t.variable, provider))
+		return config.Invalid(fmt.Errorf("%s_API_KEY: it was submitted to %s: give the key of "+
+			"that account", t.variable, provider))
 	}
 	ids := newIdentities(cfg, nil)
 	defer ids.Close()

@@ -1,4 +1,6 @@
-// Package call makes one audited, priced call to a provider or to a fallback.
+// Package call makes the calls to providers: targets (target.go), one audited and priced
+// call (call.go), what is in flight (ongoing.go), and the ends of batches for commands
+// (batches.go).
 package call
 
 import (
@@ -76,7 +78,9 @@ type Outcome struct {
 // Outcome makes the audit event of a call to a target, with its cost. err is why the call
 // failed, or why its reply is not accepted. After the event is recorded, the outcome must
 // be passed to [Caller.Count].
-func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
+func (c *Caller) Outcome(
+	target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error,
+) Outcome {
 	o := c.outcome(target, p, a, x, err)
 	o.Event.CallID = newCallID()
 	c.price(o)
@@ -85,14 +89,18 @@ func (c *Caller) Outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exc
 
 // LineOutcome is Outcome of a call that the first provider answered by a line of a batch:
 // callID is the line's custom id, batchID the provider's id of the batch.
-func (c *Caller) LineOutcome(p *llm.Prepared, x *llm.Exchange, err error, callID, batchID string) Outcome {
+func (c *Caller) LineOutcome(
+	p *llm.Prepared, x *llm.Exchange, err error, callID, batchID string,
+) Outcome {
 	o := c.outcome(0, p, pool.Attempt{}, x, err)
 	o.Event.CallID, o.Event.BatchID, o.Event.Lane = callID, batchID, auditlog.LaneBatch
 	c.price(o)
 	return o
 }
 
-func (c *Caller) outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error) Outcome {
+func (c *Caller) outcome(
+	target int, p *llm.Prepared, a pool.Attempt, x *llm.Exchange, err error,
+) Outcome {
 	o := Outcome{Exchange: x, Target: p.Target()}
 	o.Err, _ = errors.AsType[*llm.Error](err)
 	o.Event = c.event(c.At(target), p.Model, a, x, o.Err)
@@ -102,7 +110,8 @@ func (c *Caller) outcome(target int, p *llm.Prepared, a pool.Attempt, x *llm.Exc
 
 // refusesKey reports whether a provider refused a call for its credential.
 func refusesKey(e *llm.Error) bool {
-	return e.Class == llm.Fatal && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
+	return e.Class == llm.Fatal && (e.Status == http.StatusUnauthorized ||
+		e.Status == http.StatusForbidden)
 }
 
 func (c *Caller) price(o Outcome) {
@@ -122,7 +131,9 @@ func (c *Caller) ReadLine(model string, status int, body []byte) (*auditlog.Usag
 }
 
 // UnusedLine is LineOutcome of a reply that no row takes.
-func (c *Caller) UnusedLine(model string, status int, body []byte, callID, batchID string) (o Outcome, ok bool) {
+func (c *Caller) UnusedLine(
+	model string, status int, body []byte, callID, batchID string,
+) (o Outcome, ok bool) {
 	if o, ok = c.lineAlone(model, status, body, callID, batchID); ok {
 		o.Event.Unused = true
 	}
@@ -131,8 +142,11 @@ func (c *Caller) UnusedLine(model string, status int, body []byte, callID, batch
 
 // lineAlone is the outcome of a line whose request is not at hand. False: the model's
 // name can't be one.
-func (c *Caller) lineAlone(model string, status int, body []byte, callID, batchID string) (Outcome, bool) {
-	p, err := c.At(0).Prepare(&llm.Request{Model: model, Prompt: "of another process"}) // an empty text is refused
+func (c *Caller) lineAlone(
+	model string, status int, body []byte, callID, batchID string,
+) (Outcome, bool) {
+	// An empty text is refused.
+	p, err := c.At(0).Prepare(&llm.Request{Model: model, Prompt: "of another process"})
 	if err != nil {
 		return Outcome{}, false
 	}
@@ -161,7 +175,8 @@ func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, u
 	case r.MaxTokens != nil:
 		completion = int64(*r.MaxTokens)
 	}
-	return EstimateTokens(p, r), c.ledger.EstimateBatch(c.At(0).Provider(), p.Model, prompt, completion)
+	return EstimateTokens(p, r), c.ledger.EstimateBatch(c.At(0).Provider(), p.Model, prompt,
+		completion)
 }
 
 // Count adds the call's cost to what counts towards the ceiling, and the call to totals
@@ -189,7 +204,9 @@ func (o Outcome) Verdict() pool.Verdict {
 }
 
 // event is the audit event of one call, without its name, its cost and what it belongs to.
-func (c *Caller) event(t *Target, model string, a pool.Attempt, x *llm.Exchange, failure *llm.Error) *auditlog.Call {
+func (c *Caller) event(
+	t *Target, model string, a pool.Attempt, x *llm.Exchange, failure *llm.Error,
+) *auditlog.Call {
 	e := &auditlog.Call{
 		Header:   auditlog.Header{Time: time.Now(), RunID: c.runID, Stage: c.stage},
 		Provider: t.Provider(), Model: model,
@@ -212,7 +229,8 @@ func (c *Caller) event(t *Target, model string, a pool.Attempt, x *llm.Exchange,
 	e.ErrorClass, e.Error = failure.Class.String(), failure.Error()
 	switch {
 	case failure.Class == llm.Capacity:
-		e.Status, e.Belief, e.Throttled = auditlog.CallCapacityRetry, a.Belief.Text(a.Dispatched), a.Throttled
+		e.Status, e.Belief, e.Throttled = auditlog.CallCapacityRetry, a.Belief.Text(a.Dispatched),
+			a.Throttled
 	case x.Unknown:
 		e.Status = auditlog.CallUnknown // it may have been answered, and billed
 	default:
@@ -227,8 +245,10 @@ func auditUsage(u *llm.Usage) *auditlog.Usage {
 		return nil
 	}
 	return &auditlog.Usage{
-		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, TotalTokens: u.TotalTokens,
-		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens, CacheWrite1hTokens: u.CacheWrite1hTokens,
-		ReasoningTokens: u.ReasoningTokens, CostUSD: u.Cost,
+		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens,
+		TotalTokens:  u.TotalTokens,
+		CachedTokens: u.CachedTokens, CacheWriteTokens: u.CacheWriteTokens,
+		CacheWrite1hTokens: u.CacheWrite1hTokens,
+		ReasoningTokens:    u.ReasoningTokens, CostUSD: u.Cost,
 	}
 }

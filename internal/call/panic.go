@@ -14,7 +14,10 @@ import (
 func Guarded(f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = &llm.Error{Class: llm.Permanent, Reason: llm.ReasonInternalError, Err: &pool.PanicError{Value: value, Stack: debug.Stack()}}
+			err = &llm.Error{
+				Class: llm.Permanent, Reason: llm.ReasonInternalError,
+				Err: &pool.PanicError{Value: value, Stack: debug.Stack()},
+			}
 		}
 	}()
 	return f()

@@ -25,5 +25,8 @@ func (c *Caller) NoteRefusal(o Outcome, texts func() []string) {
 		return
 	}
 	said := excerpt.WithoutAll(o.Err.Error(), texts()...)
-	c.Refused(Refusal{Time: o.Event.Time, Provider: o.Event.Provider, Model: o.Event.Model, Status: o.Event.StatusCode, Error: said, RetryAfter: o.Event.RetryAfter})
+	c.Refused(Refusal{
+		Time: o.Event.Time, Provider: o.Event.Provider, Model: o.Event.Model,
+		Status: o.Event.StatusCode, Error: said, RetryAfter: o.Event.RetryAfter,
+	})
 }

@@ -78,11 +78,19 @@ const builtInURL = "http://localhost/v1"
 // of preference. builtIn returns what connects to the built-in LLM, which serves the
 // provider mock where it has no base URL. The error lists every problem with the name of
 // its variable; the targets returned with it must be closed too.
-func newTargets(cfg *config.Config, ids *identity.Identities, dial dialFunc, builtIn func() (dialFunc, error)) ([]*Target, error) {
-	first := &Target{endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM", models: "STAGE_LLM_MODEL"}
+func newTargets(
+	cfg *config.Config, ids *identity.Identities, dial dialFunc, builtIn func() (dialFunc, error),
+) ([]*Target, error) {
+	first := &Target{
+		endpoint: cfg.LLM.Endpoint(cfg.LLM.Provider), variable: config.VariablePrefix + "LLM",
+		models: "STAGE_LLM_MODEL",
+	}
 	models, targets := []string{cfg.LLM.Model}, []*Target{first}
 	for _, m := range cfg.Fallback.Models {
-		t := &Target{endpoint: cfg.LLM.Endpoint(m.Provider), variable: config.ProviderVariables(m.Provider), models: "STAGE_FALLBACKS"}
+		t := &Target{
+			endpoint: cfg.LLM.Endpoint(m.Provider), variable: config.ProviderVariables(m.Provider),
+			models: "STAGE_FALLBACKS",
+		}
 		if m.Provider == cfg.LLM.Provider {
 			t.variable = first.variable
 		}
@@ -135,7 +143,9 @@ func (t *Target) identity() string {
 }
 
 // open makes the client, or returns every problem with the name of its variable.
-func (t *Target) open(cfg *config.Config, ids *identity.Identities, model string, dial dialFunc) error {
+func (t *Target) open(
+	cfg *config.Config, ids *identity.Identities, model string, dial dialFunc,
+) error {
 	auth, err := t.identify(ids)
 	if err != nil {
 		return err
@@ -146,8 +156,9 @@ func (t *Target) open(cfg *config.Config, ids *identity.Identities, model string
 		return fmt.Errorf("%s_API_KEY%s: %w", t.variable, config.FileSuffix, err)
 	}
 	t.Client, err = llm.NewProvider(t.endpoint.Provider, llm.ProviderConfig{
-		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Auth: auth, Model: model, AzureAPIVersion: cfg.LLM.AzureAPIVersion,
-		Task: cfg.Task, Vectors: cfg.Embed.Vectors(),
+		BaseURL: t.endpoint.BaseURL, APIKey: redact.NewSecret(key), Auth: auth, Model: model,
+		AzureAPIVersion: cfg.LLM.AzureAPIVersion,
+		Task:            cfg.Task, Vectors: cfg.Embed.Vectors(),
 		Region: t.endpoint.Region, Project: t.endpoint.Project,
 		ExtraHeaders: cfg.LLM.ExtraHeaders, Redactor: cfg.Redactor(),
 		CAFile: cfg.LLM.CAFile, Concurrency: cfg.Pool.Size, Timeout: cfg.LLM.Timeout,
@@ -163,8 +174,10 @@ func (t *Target) identify(ids *identity.Identities) (auth llm.Authorizer, err er
 	e := &t.endpoint
 	p, _ := llm.LookupProvider(e.Provider)
 	if e.Auth != llm.AuthKey && !mayIdentify(&p, e, t.builtIn) {
-		return nil, fmt.Errorf("%s_AUTH: %s must not be sent to %s, which is no server of that cloud: "+
-			"give the address of the cloud's server as %s_BASE_URL, or let a key authorise the calls", t.variable, e.Auth, e.Provider, t.variable)
+		return nil, fmt.Errorf("%s_AUTH: %s must not be sent to %s, which is no server of that "+
+			"cloud: "+
+			"give the address of the cloud's server as %s_BASE_URL, or let a key authorise the "+
+			"calls", t.variable, e.Auth, e.Provider, t.variable)
 	}
 	switch e.Auth {
 	case llm.AuthAWS:
@@ -179,14 +192,16 @@ func (t *Target) identify(ids *identity.Identities) (auth llm.Authorizer, err er
 			return nil, fmt.Errorf("%s_AUTH: %s: %w", t.variable, e.Auth, err)
 		}
 		own := e.BaseURL == p.Address(e.Region)
-		e.Region = cmp.Or(e.Region, os.Getenv("GOOGLE_CLOUD_LOCATION"), os.Getenv("GOOGLE_CLOUD_REGION"))
+		e.Region = cmp.Or(e.Region, os.Getenv("GOOGLE_CLOUD_LOCATION"),
+			os.Getenv("GOOGLE_CLOUD_REGION"))
 		if own { // of the region, too
 			e.BaseURL = p.Address(e.Region)
 		}
 	case llm.AuthEntra:
 		auth = ids.Entra(e.BaseURL)
 	default:
-		if p.Auth == llm.AuthAWS && e.Region == "" { // the address of a key's server depends on it, too
+		if p.Auth == llm.AuthAWS && e.Region == "" {
+			// The address of a key's server depends on it, too.
 			e.Region, _ = identity.AWSRegion()
 		}
 	}
@@ -220,16 +235,19 @@ func newIdentities(cfg *config.Config, dial dialFunc) *identity.Identities {
 // move from one to the other.
 func (t *Target) reloadKey(headers config.Secret) (changed bool, err error) {
 	changed, err = t.SetLogin(t.endpoint.APIKey, headers)
-	return changed, t.nameSettings(err, config.FileSuffix) // nothing but the content of a file can have changed
+	// Nothing but the content of a file can have changed.
+	return changed, t.nameSettings(err, config.FileSuffix)
 }
 
 // nameSettings adds the variable, with a suffix, to each setting that the client rejected.
 func (t *Target) nameSettings(err error, suffix string) error {
 	variables := map[string]string{
-		"Provider": "STAGE_LLM_PROVIDER", "Task": "STAGE_TASK", "BaseURL": t.variable + "_BASE_URL", "APIKey": t.variable + "_API_KEY", "Model": t.models,
+		"Provider": "STAGE_LLM_PROVIDER", "Task": "STAGE_TASK", "BaseURL": t.variable + "_BASE_URL",
+		"APIKey": t.variable + "_API_KEY", "Model": t.models,
 		"Region": t.variable + "_REGION", "Project": t.variable + "_PROJECT",
-		"CAFile": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT", "MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
-		"Concurrency": "STAGE_POOL_SIZE", "ExtraHeaders": "STAGE_LLM_EXTRA_HEADERS",
+		"CAFile": "STAGE_LLM_CA_FILE", "Timeout": "STAGE_LLM_TIMEOUT",
+		"MaxReplyBytes": "STAGE_LLM_MAX_REPLY_BYTES",
+		"Concurrency":   "STAGE_POOL_SIZE", "ExtraHeaders": "STAGE_LLM_EXTRA_HEADERS",
 	}
 	problems := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok { // by llm

@@ -24,7 +24,8 @@ type Targets struct {
 	endMock func() // stops the built-in LLM; nil if no target needs one
 }
 
-var errNoMock = errors.New("there is no built-in LLM here: set STAGE_LLM_BASE_URL to the address of one")
+var errNoMock = errors.New("there is no built-in LLM here: set STAGE_LLM_BASE_URL to the address " +
+	"of one")
 
 // dialFunc opens the connections to providers.
 type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
@@ -32,14 +33,17 @@ type dialFunc = func(ctx context.Context, network, address string) (net.Conn, er
 // MockLLM starts the built-in LLM, which answers for the provider mock where it has no
 // base URL. It returns how to connect to it, and how to stop it. Whoever starts a stage
 // decides which LLM that is, so that a stage imports none.
-type MockLLM func() (dial func(ctx context.Context, network, address string) (net.Conn, error), stop func(), err error)
+type MockLLM func() (dial func(ctx context.Context, network, address string) (net.Conn, error),
+	stop func(), err error)
 
 // Open makes the clients of the configured providers, and connects to none. mock is
 // called at most once, when a target needs it. Without a mock such a target is an error.
 // dial opens connections; the default is TCP. The error is a [*config.Error] that lists
 // every problem.
 func Open(cfg *config.Config, dial dialFunc, mock MockLLM) (*Targets, error) {
-	t := &Targets{headers: cfg.LLM.ExtraHeaders, ids: newIdentities(cfg, dial), secrets: cfg.Secrets()}
+	t := &Targets{
+		headers: cfg.LLM.ExtraHeaders, ids: newIdentities(cfg, dial), secrets: cfg.Secrets(),
+	}
 	var dialMock dialFunc
 	all, err := newTargets(cfg, t.ids, dial, func() (_ dialFunc, err error) {
 		switch {
@@ -98,8 +102,10 @@ const keysEvery = 5 * time.Second
 // changed, until ctx ends. What can't be read is logged once, and the old ones stay in use.
 // It logs likewise when the credential of a cloud is not renewed.
 func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger) {
-	inFile := slices.ContainsFunc(t.all, func(one *Target) bool { return one.endpoint.APIKey.InFile() }) || t.headers.InFile()
-	identified := slices.ContainsFunc(t.all, func(one *Target) bool { return one.endpoint.Auth != llm.AuthKey })
+	inFile := slices.ContainsFunc(t.all,
+		func(one *Target) bool { return one.endpoint.APIKey.InFile() }) || t.headers.InFile()
+	identified := slices.ContainsFunc(t.all,
+		func(one *Target) bool { return one.endpoint.Auth != llm.AuthKey })
 	if !inFile && !identified {
 		return
 	}

@@ -59,10 +59,14 @@ type messageBatch struct {
 // address from a reply might lead the key elsewhere.
 func (b *messageBatch) batch() Batch {
 	n := &b.Counts
-	batch := Batch{ID: string(b.ID), State: stateOf(b.Status), Created: b.CreatedAt.Time, Output: string(b.ResultsURL), Rows: -1, Answered: -1, Failed: -1}
+	batch := Batch{
+		ID: string(b.ID), State: stateOf(b.Status), Created: b.CreatedAt.Time,
+		Output: string(b.ResultsURL), Rows: -1, Answered: -1, Failed: -1,
+	}
 	if n.Processing.ok || n.Succeeded.ok {
 		batch.Answered, batch.Failed = n.Succeeded.orZero(), n.Errored.orZero()
-		batch.Rows = batch.Answered + batch.Failed + n.Processing.orZero() + n.Canceled.orZero() + n.Expired.orZero()
+		batch.Rows = batch.Answered + batch.Failed + n.Processing.orZero() + n.Canceled.orZero() +
+			n.Expired.orZero()
 	}
 	if batch.State == Ended && n.Expired.orZero() > 0 {
 		batch.State = Expired
@@ -94,10 +98,12 @@ func messageBatchPath(id, action string) string {
 func (a *messageBatches) Create(ctx context.Context, job Job) (Batch, error) {
 	const head, tail = `{"requests":[`, `]}`
 	size := max(0, job.Lines.Size-int64(len(separator)))
-	body := io.MultiReader(strings.NewReader(head), io.LimitReader(job.Lines.Open(), size), strings.NewReader(tail))
+	body := io.MultiReader(strings.NewReader(head), io.LimitReader(job.Lines.Open(), size),
+		strings.NewReader(tail))
 	var b messageBatch
 	reply, err := a.call(ctx, &llm.RawRequest{
-		Method: http.MethodPost, URL: batchesPath, Body: body, Size: int64(len(head)+len(tail)) + size,
+		Method: http.MethodPost, URL: batchesPath, Body: body, Size: int64(len(head)+len(tail)) +
+			size,
 	}, &b)
 	return a.one(reply, &b, err)
 }
@@ -110,18 +116,23 @@ func (a *messageBatches) Get(ctx context.Context, id string) (Batch, error) {
 }
 
 // Find implements [API].
-func (a *messageBatches) Find(ctx context.Context, _ string, since time.Time, rows int) ([]Batch, error) {
+func (a *messageBatches) Find(
+	ctx context.Context, _ string, since time.Time, rows int,
+) ([]Batch, error) {
 	var found []Batch
-	err := list(ctx, a.caller, func(q string) string { return batchesPath + "?" + q }, "limit=100", "after_id",
+	err := list(ctx, a.caller, func(q string) string { return batchesPath + "?" + q }, "limit=100",
+		"after_id",
 		func(b *messageBatch) text { return b.ID },
 		func(data []messageBatch) bool {
 			for i := range data {
 				b := data[i].batch()
-				if b.ID != "" && !b.Created.Before(since.Add(-anthropicSkew)) && (b.Rows == rows || b.Rows < 0) {
+				if b.ID != "" && !b.Created.Before(since.Add(-anthropicSkew)) &&
+					(b.Rows == rows || b.Rows < 0) {
 					found = append(found, b)
 				}
 			}
-			return len(data) > 0 && !passed(data[0].CreatedAt.Time, data[len(data)-1].CreatedAt.Time, since)
+			return len(data) > 0 && !passed(data[0].CreatedAt.Time,
+				data[len(data)-1].CreatedAt.Time, since)
 		})
 	return found, err
 }
@@ -194,7 +205,9 @@ func (a *messageBatches) Cancel(ctx context.Context, id string) error {
 }
 
 // Withdraw implements [API].
-func (*messageBatches) Withdraw(context.Context, string, time.Time) (bool, error) { return false, nil }
+func (*messageBatches) Withdraw(context.Context, string, time.Time) (bool, error) {
+	return false, nil
+}
 
 // Delete implements [API].
 func (a *messageBatches) Delete(ctx context.Context, b Batch) error {

@@ -188,7 +188,8 @@ func New(client *llm.Client) (API, error) {
 	case llm.Gemini:
 		return &geminiBatches{c}, nil
 	}
-	return nil, fmt.Errorf("provider %q has no Batch API that the batch lane can use; use %s, %s, %s, %s or %s, or leave the lane live",
+	return nil, fmt.Errorf("provider %q has no Batch API that the batch lane can use; use %s, "+
+		"%s, %s, %s or %s, or leave the lane live",
 		client.Provider(), llm.OpenAI, llm.OpenAIResponses, llm.Azure, llm.Anthropic, llm.Gemini)
 }
 

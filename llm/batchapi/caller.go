@@ -132,14 +132,17 @@ func (c caller) read(reply *llm.RawReply, v any) error {
 // malformed returns the error of a reply that is not what the API answers.
 func (c caller) malformed(status int, format string, args ...any) *llm.Error {
 	return &llm.Error{
-		Provider: c.client.Provider(), Status: status, Class: llm.Transient, Reason: llm.ReasonMalformedResponse, Origin: llm.OfServer,
+		Provider: c.client.Provider(), Status: status, Class: llm.Transient,
+		Reason: llm.ReasonMalformedResponse, Origin: llm.OfServer,
 		Err: fmt.Errorf("reply of the Batch API is "+format, args...),
 	}
 }
 
 // stream opens a long reply.
 func (c caller) stream(ctx context.Context, url string) (io.ReadCloser, error) {
-	reply, err := c.client.Exchange(ctx, &llm.RawRequest{Method: http.MethodGet, URL: url, Header: http.Header{"Accept": {"*/*"}}, Stream: true})
+	reply, err := c.client.Exchange(ctx, &llm.RawRequest{
+		Method: http.MethodGet, URL: url, Header: http.Header{"Accept": {"*/*"}}, Stream: true,
+	})
 	if err != nil {
 		return nil, c.judge(reply, err)
 	}
@@ -151,13 +154,16 @@ func (c caller) stream(ctx context.Context, url string) (io.ReadCloser, error) {
 func (c caller) refuse(faults []fault) *Refusal {
 	refusal := new(Refusal)
 	for _, f := range faults {
-		_, err := llm.ParseReply(llm.ChatCompletions{}, llm.Known{}, time.Now(), cmp.Or(f.status, http.StatusBadRequest), nil, f.body())
+		_, err := llm.ParseReply(llm.ChatCompletions{}, llm.Known{}, time.Now(),
+			cmp.Or(f.status, http.StatusBadRequest), nil, f.body())
 		e, _ := errors.AsType[*llm.Error](err)
 		e.Provider, e.Status, e.Facts = c.client.Provider(), 0, nil
 		if e.Class == llm.Transient || capacityCodes[e.Code] {
-			e.Class, e.Origin, e.Alike = llm.Capacity, llm.OfRequest, "" // the provider's own failure passes, too
+			// The provider's own failure passes, too.
+			e.Class, e.Origin, e.Alike = llm.Capacity, llm.OfRequest, ""
 		}
-		if n := f.Line.orZero(); n > 0 && e.Class == llm.Permanent && !slices.Contains(refusal.Lines, n) {
+		if n := f.Line.orZero(); n > 0 && e.Class == llm.Permanent &&
+			!slices.Contains(refusal.Lines, n) {
 			refusal.Lines = append(refusal.Lines, n)
 		}
 		if refusal.Err == nil || rank(e.Class) > rank(refusal.Err.Class) {

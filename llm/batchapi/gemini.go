@@ -52,12 +52,15 @@ func (g *geminiBatches) Upload(ctx context.Context, token string, lines Lines) (
 	base.Path = strings.TrimSuffix(base.Path, "/"+version) + "/upload/" + version + "/files"
 	const jsonl = "application/jsonl"
 	size := strconv.FormatInt(lines.Size, 10)
-	start := append(jsonbytes.AppendString([]byte(`{"file":{"displayName":`), token), `,"mimeType":"`+jsonl+`","sizeBytes":"`+size+`"}}`...)
+	start := append(jsonbytes.AppendString([]byte(`{"file":{"displayName":`), token),
+		`,"mimeType":"`+jsonl+`","sizeBytes":"`+size+`"}}`...)
 	reply, err := g.call(ctx, &llm.RawRequest{
-		Method: http.MethodPost, URL: base.String(), Body: strings.NewReader(string(start)), Size: int64(len(start)),
+		Method: http.MethodPost, URL: base.String(), Body: strings.NewReader(string(start)),
+		Size: int64(len(start)),
 		Header: http.Header{
 			"X-Goog-Upload-Protocol": {"resumable"}, "X-Goog-Upload-Command": {"start"},
-			"X-Goog-Upload-Header-Content-Type": {jsonl}, "X-Goog-Upload-Header-Content-Length": {size},
+			"X-Goog-Upload-Header-Content-Type":   {jsonl},
+			"X-Goog-Upload-Header-Content-Length": {size},
 		},
 	}, nil)
 	if err != nil {
@@ -74,7 +77,10 @@ func (g *geminiBatches) Upload(ctx context.Context, token string, lines Lines) (
 	}
 	reply, err = g.call(ctx, &llm.RawRequest{
 		Method: http.MethodPost, URL: to, Body: lines.Open(), Size: lines.Size,
-		Header: http.Header{"Content-Type": {jsonl}, "X-Goog-Upload-Command": {"upload, finalize"}, "X-Goog-Upload-Offset": {"0"}},
+		Header: http.Header{
+			"Content-Type": {jsonl}, "X-Goog-Upload-Command": {"upload, finalize"},
+			"X-Goog-Upload-Offset": {"0"},
+		},
 	}, &done)
 	if err == nil && done.File.Name == "" {
 		err = g.malformed(reply.Status, "a file without a name")
@@ -118,8 +124,10 @@ const inlined = "inlined"
 func (g *geminiBatches) batch(op *operation) Batch {
 	m := &op.Metadata
 	b := Batch{
-		ID: string(op.Name), Token: string(m.DisplayName), State: stateOf(m.State), Created: m.CreateTime.Time, Input: string(m.InputConfig.FileName),
-		Rows: m.Stats.Requests.number(), Answered: m.Stats.Successful.number(), Failed: m.Stats.Failed.number(),
+		ID: string(op.Name), Token: string(m.DisplayName), State: stateOf(m.State),
+		Created: m.CreateTime.Time, Input: string(m.InputConfig.FileName),
+		Rows: m.Stats.Requests.number(), Answered: m.Stats.Successful.number(),
+		Failed: m.Stats.Failed.number(),
 	}
 	if b.ID == "" {
 		b.ID = string(m.Name)
@@ -173,10 +181,13 @@ func (g *geminiBatches) Create(ctx context.Context, job Job) (Batch, error) {
 		model = g.client.Model()
 	}
 	body := jsonbytes.AppendString([]byte(`{"batch":{"displayName":`), job.Token)
-	body = append(jsonbytes.AppendString(append(body, `,"inputConfig":{"fileName":`...), job.File), "}}}"...)
-	to := strings.TrimSuffix(llm.GenerateContent{}.Path(model), ":generateContent") + ":batchGenerateContent"
+	body = append(jsonbytes.AppendString(append(body, `,"inputConfig":{"fileName":`...), job.File),
+		"}}}"...)
+	to := strings.TrimSuffix(llm.GenerateContent{}.Path(model), ":generateContent") +
+		":batchGenerateContent"
 	if g.embeds() {
-		to = strings.TrimSuffix(llm.BatchEmbedContents{}.Path(model), ":batchEmbedContents") + ":asyncBatchEmbedContent"
+		to = strings.TrimSuffix(llm.BatchEmbedContents{}.Path(model), ":batchEmbedContents") +
+			":asyncBatchEmbedContent"
 	}
 	var op operation
 	reply, err := g.post(ctx, to, body, &op)
@@ -212,7 +223,9 @@ func (g *geminiBatches) pages(ctx context.Context, at string, f func(body []byte
 }
 
 // Find implements [API].
-func (g *geminiBatches) Find(ctx context.Context, token string, since time.Time, _ int) ([]Batch, error) {
+func (g *geminiBatches) Find(
+	ctx context.Context, token string, since time.Time, _ int,
+) ([]Batch, error) {
 	var found []Batch
 	var unread error
 	err := g.pages(ctx, "/batches?pageSize=50", func(body []byte) bool {
@@ -230,7 +243,8 @@ func (g *geminiBatches) Find(ctx context.Context, token string, since time.Time,
 			}
 		}
 		n := len(all)
-		return n == 0 || !passed(all[0].Metadata.CreateTime.Time, all[n-1].Metadata.CreateTime.Time, since)
+		return n == 0 || !passed(all[0].Metadata.CreateTime.Time, all[n-1].Metadata.CreateTime.Time,
+			since)
 	})
 	if unread != nil {
 		err = g.malformed(http.StatusOK, "%w", unread)
@@ -319,7 +333,9 @@ func (g *geminiBatches) readInlined(ctx context.Context, r io.Reader, f func(Lin
 }
 
 // readElements reads the elements of the list that dec is in.
-func (g *geminiBatches) readElements(ctx context.Context, dec *json.Decoder, limited *bounded, f func(Line) error) error {
+func (g *geminiBatches) readElements(
+	ctx context.Context, dec *json.Decoder, limited *bounded, f func(Line) error,
+) error {
 	for dec.More() {
 		var raw json.RawMessage
 		limited.left = limited.max
@@ -405,9 +421,12 @@ var rpcCodes = map[int]struct {
 	status int
 	name   string
 }{
-	2: {500, "UNKNOWN"}, 3: {400, "INVALID_ARGUMENT"}, 4: {504, "DEADLINE_EXCEEDED"}, 5: {404, "NOT_FOUND"},
-	6: {409, "ALREADY_EXISTS"}, 7: {403, "PERMISSION_DENIED"}, 8: {429, "RESOURCE_EXHAUSTED"}, 9: {400, "FAILED_PRECONDITION"},
-	10: {409, "ABORTED"}, 11: {400, "OUT_OF_RANGE"}, 12: {501, "UNIMPLEMENTED"}, 13: {500, "INTERNAL"},
+	2: {500, "UNKNOWN"}, 3: {400, "INVALID_ARGUMENT"}, 4: {504, "DEADLINE_EXCEEDED"},
+	5: {404, "NOT_FOUND"},
+	6: {409, "ALREADY_EXISTS"}, 7: {403, "PERMISSION_DENIED"}, 8: {429, "RESOURCE_EXHAUSTED"},
+	9:  {400, "FAILED_PRECONDITION"},
+	10: {409, "ABORTED"}, 11: {400, "OUT_OF_RANGE"}, 12: {501, "UNIMPLEMENTED"},
+	13: {500, "INTERNAL"},
 	14: {503, "UNAVAILABLE"}, 15: {500, "DATA_LOSS"}, 16: {401, "UNAUTHENTICATED"},
 }
 

@@ -30,7 +30,9 @@ var idOf = regexp.MustCompile(`^\s*\{(?:\s*"id"\s*:\s*"[^"\\]*"\s*,)?\s*"(?:cust
 
 // readLines calls f for each line of r that is not empty, until f returns an error. A
 // line longer than a reply may be is read to its end, and kept no further than that.
-func (c caller) readLines(ctx context.Context, r io.Reader, parse func([]byte) Line, f func(Line) error) error {
+func (c caller) readLines(
+	ctx context.Context, r io.Reader, parse func([]byte) Line, f func(Line) error,
+) error {
 	limit := int(c.client.MaxReplyBytes()) + overheadBytes
 	buffered := bufio.NewReaderSize(r, 32<<10)
 	for n := 0; n < linesMax; {
@@ -41,7 +43,8 @@ func (c caller) readLines(ctx context.Context, r io.Reader, parse func([]byte) L
 		line = bytes.TrimSpace(jsonbytes.TrimBOM(line))
 		if len(line) > 0 {
 			if n++; n == 1 && line[0] != '{' {
-				return c.malformed(http.StatusOK, "no list of results: %.80q", excerpt.Of(c.client.Redacted(string(line[:min(len(line), headBytes)]))))
+				return c.malformed(http.StatusOK, "no list of results: %.80q",
+					excerpt.Of(c.client.Redacted(string(line[:min(len(line), headBytes)]))))
 			}
 			read := parse
 			if long {
@@ -64,8 +67,9 @@ func (c caller) cut(ctx context.Context, err error) error {
 		return &llm.Error{Provider: c.client.Provider(), Err: cause}
 	}
 	return &llm.Error{
-		Provider: c.client.Provider(), Class: llm.Transient, Reason: llm.ReasonAPICallFailed, Origin: llm.OfServer,
-		Err: fmt.Errorf("results of a batch were cut: %w", err),
+		Provider: c.client.Provider(), Class: llm.Transient, Reason: llm.ReasonAPICallFailed,
+		Origin: llm.OfServer,
+		Err:    fmt.Errorf("results of a batch were cut: %w", err),
 	}
 }
 

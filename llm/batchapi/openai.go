@@ -47,7 +47,9 @@ const (
 func newOpenAI(c caller, endpoint string) *openAI {
 	return &openAI{
 		caller: c, endpoint: endpoint,
-		limits: Limits{Rows: 50_000, Bytes: 200e6, Tokens: true, Window: 24 * time.Hour, OneModel: true},
+		limits: Limits{
+			Rows: 50_000, Bytes: 200e6, Tokens: true, Window: 24 * time.Hour, OneModel: true,
+		},
 	}
 }
 
@@ -57,12 +59,16 @@ func newAzure(c caller) (API, error) {
 		return nil, err
 	}
 	api := &openAI{
-		caller: c, endpoint: "/v1" + endpointOf(c.client), path: "/openai/v1", azure: true, expires: true,
-		limits: Limits{Rows: 100_000, Bytes: 200e6, Tokens: true, Poll: time.Minute, OneModel: true},
+		caller: c, endpoint: "/v1" + endpointOf(c.client), path: "/openai/v1", azure: true,
+		expires: true,
+		limits: Limits{
+			Rows: 100_000, Bytes: 200e6, Tokens: true, Poll: time.Minute, OneModel: true,
+		},
 	}
 	// A client for a dated version has it in the address of its calls.
 	if _, version, ok := strings.Cut(p.Target(), "api-version="); ok {
-		api.endpoint, api.path, api.query, api.expires = endpointOf(c.client), "/openai", "api-version="+version, false
+		api.endpoint, api.path, api.query, api.expires = endpointOf(c.client), "/openai",
+			"api-version="+version, false
 	}
 	return api, nil
 }
@@ -100,13 +106,16 @@ func (o *openAI) Upload(ctx context.Context, token string, lines Lines) (string,
 	fields := [][2]string{{"purpose", "batch"}}
 	if o.expires {
 		life := strconv.Itoa(int(fileLife.Seconds()))
-		fields = append(fields, [2]string{"expires_after.seconds", life}, [2]string{"expires_after.anchor", "created_at"})
+		fields = append(fields, [2]string{"expires_after.seconds", life},
+			[2]string{"expires_after.anchor", "created_at"})
 	}
 	var head bytes.Buffer
 	for _, f := range fields {
-		head.WriteString("--" + boundary + "\r\nContent-Disposition: form-data; name=\"" + f[0] + "\"\r\n\r\n" + f[1] + "\r\n")
+		head.WriteString("--" + boundary + "\r\nContent-Disposition: form-data; name=\"" +
+			f[0] + "\"\r\n\r\n" + f[1] + "\r\n")
 	}
-	head.WriteString("--" + boundary + "\r\nContent-Disposition: form-data; name=\"file\"; filename=\"" + fileName(token) +
+	head.WriteString("--" + boundary + "\r\nContent-Disposition: form-data; name=\"file\"; " +
+		"filename=\"" + fileName(token) +
 		"\"\r\nContent-Type: application/jsonl\r\n\r\n")
 	tail := "\r\n--" + boundary + "--\r\n"
 	size := int64(head.Len()) + lines.Size + int64(len(tail))
@@ -142,7 +151,8 @@ func (o *openAI) processed(ctx context.Context, file *fileObject) error {
 		switch stateWord(file.Status) {
 		case "pending", "running", "notrunning":
 		case "error", "failed":
-			return o.refuse([]fault{{Message: "the provider could not process the file of the batch"}}).Err
+			return o.refuse([]fault{{Message: "the provider could not process the file of the " +
+				"batch"}}).Err
 		default:
 			return nil
 		}
@@ -151,7 +161,8 @@ func (o *openAI) processed(ctx context.Context, file *fileObject) error {
 			return &llm.Error{Provider: o.client.Provider(), Err: context.Cause(ctx)}
 		case <-time.After(time.Second):
 		}
-		if _, err := o.get(ctx, o.at("/files/"+url.PathEscape(string(file.ID)), ""), file); err != nil {
+		if _, err := o.get(ctx, o.at("/files/"+url.PathEscape(string(file.ID)), ""),
+			file); err != nil {
 			return err
 		}
 	}
@@ -179,7 +190,8 @@ func (o *openAI) batch(b *batchObject) Batch {
 	batch := Batch{
 		ID: string(b.ID), State: stateOf(b.Status), Created: b.CreatedAt.Time,
 		Input: string(b.InputFileID), Output: string(b.OutputFileID), Errors: string(b.ErrorFileID),
-		Rows: b.Counts.Total.number(), Answered: b.Counts.Completed.number(), Failed: b.Counts.Failed.number(),
+		Rows: b.Counts.Total.number(), Answered: b.Counts.Completed.number(),
+		Failed: b.Counts.Failed.number(),
 	}
 	var metadata map[string]text
 	if json.Unmarshal(b.Metadata, &metadata) == nil {
@@ -224,7 +236,8 @@ func (o *openAI) one(reply *llm.RawReply, b *batchObject, err error) (Batch, err
 func (o *openAI) Create(ctx context.Context, job Job) (Batch, error) {
 	body := jsonbytes.AppendString([]byte(`{"input_file_id":`), job.File)
 	body = jsonbytes.AppendString(append(body, `,"endpoint":`...), o.endpoint)
-	body = jsonbytes.AppendString(append(body, `,"completion_window":"24h","metadata":{"`+tokenKey+`":`...), job.Token)
+	body = jsonbytes.AppendString(append(body, `,"completion_window":"24h","metadata":{"`+tokenKey+
+		`":`...), job.Token)
 	body = append(body, "}}"...)
 	var b batchObject
 	reply, err := o.post(ctx, o.at("/batches", ""), body, &b)
@@ -246,7 +259,10 @@ type page[T any] struct {
 }
 
 // list calls f for each page of a list, until f returns false.
-func list[T any](ctx context.Context, c caller, at func(query string) string, query, cursor string, id func(*T) text, f func([]T) bool) error {
+func list[T any](
+	ctx context.Context, c caller, at func(query string) string, query, cursor string,
+	id func(*T) text, f func([]T) bool,
+) error {
 	after := ""
 	for range pagesMax {
 		var p page[T]
@@ -289,22 +305,28 @@ func (o *openAI) Find(ctx context.Context, token string, since time.Time, _ int)
 		}
 	}
 	var found []Batch
-	err := list(ctx, o.caller, func(q string) string { return o.at("/batches", q) }, "limit=100", "after",
+	err := list(ctx, o.caller, func(q string) string { return o.at("/batches", q) }, "limit=100",
+		"after",
 		func(b *batchObject) text { return b.ID },
 		func(data []batchObject) bool {
 			for i := range data {
-				if b := o.batch(&data[i]); b.ID != "" && (b.Token == token || slices.Contains(files, b.Input)) {
+				if b := o.batch(&data[i]); b.ID != "" &&
+					(b.Token == token || slices.Contains(files, b.Input)) {
 					found = append(found, b)
 				}
 			}
-			return len(data) > 0 && !passed(data[0].CreatedAt.Time, data[len(data)-1].CreatedAt.Time, since)
+			return len(data) > 0 && !passed(data[0].CreatedAt.Time,
+				data[len(data)-1].CreatedAt.Time, since)
 		})
 	return found, err
 }
 
 // inputs returns the token's input files.
-func (o *openAI) inputs(ctx context.Context, token string, since time.Time) (ids []string, err error) {
-	err = list(ctx, o.caller, func(q string) string { return o.at("/files", q) }, "purpose=batch&limit=1000", "after",
+func (o *openAI) inputs(
+	ctx context.Context, token string, since time.Time,
+) (ids []string, err error) {
+	err = list(ctx, o.caller, func(q string) string { return o.at("/files", q) },
+		"purpose=batch&limit=1000", "after",
 		func(f *fileObject) text { return f.ID },
 		func(data []fileObject) bool {
 			for _, f := range data {
@@ -312,7 +334,8 @@ func (o *openAI) inputs(ctx context.Context, token string, since time.Time) (ids
 					ids = append(ids, string(f.ID))
 				}
 			}
-			return len(data) > 0 && !passed(data[0].CreatedAt.Time, data[len(data)-1].CreatedAt.Time, since)
+			return len(data) > 0 && !passed(data[0].CreatedAt.Time,
+				data[len(data)-1].CreatedAt.Time, since)
 		})
 	return ids, err
 }
@@ -357,9 +380,11 @@ func openAILine(raw []byte) Line {
 	switch {
 	case lapsed[string(failure.Code)]:
 		line.Kind = Lapsed
-	case isObject(l.Response) && json.Unmarshal(l.Response, &response) == nil && (response.StatusCode.orZero() != 0 || isObject(response.Body)):
+	case isObject(l.Response) && json.Unmarshal(l.Response, &response) == nil &&
+		(response.StatusCode.orZero() != 0 || isObject(response.Body)):
 		line.Status, line.Body = response.StatusCode.orZero(), response.Body
-		if len(line.Body) > 0 && line.Body[0] == '"' && utf8.Valid(line.Body) { // the body as a string; one that is damaged stays, for its judge
+		if len(line.Body) > 0 && line.Body[0] == '"' && utf8.Valid(line.Body) {
+			// The body as a string; one that is damaged stays, for its judge.
 			line.Body = []byte(jsonbytes.Text(line.Body))
 		}
 	case isObject(l.Error):

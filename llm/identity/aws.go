@@ -27,18 +27,22 @@ import (
 // awsKeys sign requests to AWS.
 type awsKeys struct{ id, secret, session string }
 
-const awsHelp = "set AWS_PROFILE, or AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, " +
+const awsHelp = "set AWS_PROFILE, or AWS_ROLE_ARN and AWS_WEB_IDENTITY_TOKEN_FILE, or " +
+	"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, " +
 	"or give the pod or the machine a role (pod identity, instance profile)"
 
 // ErrNoRegion is returned when nothing names the region whose name is part of each
 // signature.
-var ErrNoRegion = errors.New("missing; give the region of the models, such as eu-central-1, or set AWS_REGION")
+var ErrNoRegion = errors.New("missing; give the region of the models, such as eu-central-1, or " +
+	"set AWS_REGION")
 
 // AWS returns what signs requests to the server at baseURL, and the region that it signs
 // them for: the one that is given, or the one in the name of an AWS host, or the SDK's own,
 // which is that of AWS_REGION, AWS_DEFAULT_REGION or the profile. It is an error if there
 // is none. baseURL may be empty if it depends on the region.
-func (i *Identities) AWS(region, baseURL string) (auth llm.Authorizer, signedRegion string, err error) {
+func (i *Identities) AWS(
+	region, baseURL string,
+) (auth llm.Authorizer, signedRegion string, err error) {
 	host := ""
 	if u, err := url.Parse(baseURL); err == nil {
 		host = u.Hostname()
@@ -58,7 +62,8 @@ func (i *Identities) AWS(region, baseURL string) (auth llm.Authorizer, signedReg
 	return &authorizer[awsKeys]{
 		keeper:   i.awsKeeper(region),
 		describe: describeAWS,
-		account:  strings.Join([]string{"aws", region, os.Getenv("AWS_PROFILE"), os.Getenv("AWS_ROLE_ARN")}, " "),
+		account: strings.Join([]string{"aws", region, os.Getenv("AWS_PROFILE"),
+			os.Getenv("AWS_ROLE_ARN")}, " "),
 		apply: func(ctx context.Context, r *http.Request, body []byte, k awsKeys) error {
 			return sign(ctx, signer, r, body, k, service, region, time.Now())
 		},
@@ -84,15 +89,17 @@ func awsSettings() (env config.EnvConfig, profile config.SharedConfig, err error
 		return env, profile, err
 	}
 	name := cmp.Or(env.SharedConfigProfile, config.DefaultSharedConfigProfile)
-	profile, err = config.LoadSharedConfigProfile(context.Background(), name, func(o *config.LoadSharedConfigOptions) {
-		if env.SharedConfigFile != "" {
-			o.ConfigFiles = []string{env.SharedConfigFile}
-		}
-		if env.SharedCredentialsFile != "" {
-			o.CredentialsFiles = []string{env.SharedCredentialsFile}
-		}
-	})
-	if _, none := errors.AsType[config.SharedConfigProfileNotExistError](err); none && env.SharedConfigProfile == "" {
+	profile, err = config.LoadSharedConfigProfile(context.Background(), name,
+		func(o *config.LoadSharedConfigOptions) {
+			if env.SharedConfigFile != "" {
+				o.ConfigFiles = []string{env.SharedConfigFile}
+			}
+			if env.SharedCredentialsFile != "" {
+				o.CredentialsFiles = []string{env.SharedCredentialsFile}
+			}
+		})
+	if _, none := errors.AsType[config.SharedConfigProfileNotExistError](err); none &&
+		env.SharedConfigProfile == "" {
 		err = nil // nobody asked for it
 	}
 	return env, profile, err
@@ -122,7 +129,10 @@ func serviceOf(host string) string {
 // sign adds the signature to a request. It signs what AWS's own clients sign: the host,
 // the length and the type of the body, and the headers of AWS. Any other header may be
 // changed on the way.
-func sign(ctx context.Context, s *v4.Signer, r *http.Request, body []byte, k awsKeys, service, region string, at time.Time) error {
+func sign(
+	ctx context.Context, s *v4.Signer, r *http.Request, body []byte, k awsKeys, service,
+	region string, at time.Time,
+) error {
 	signed, address := *r, *r.URL
 	signed.URL = &address // the signer writes to it, and other requests have the same one
 	signed.Header = make(http.Header, 4)
@@ -133,7 +143,8 @@ func sign(ctx context.Context, s *v4.Signer, r *http.Request, body []byte, k aws
 	}
 	sum := sha256.Sum256(body)
 	keys := aws.Credentials{AccessKeyID: k.id, SecretAccessKey: k.secret, SessionToken: k.session}
-	if err := s.SignHTTP(ctx, keys, &signed, hex.EncodeToString(sum[:]), service, region, at); err != nil {
+	if err := s.SignHTTP(ctx, keys, &signed, hex.EncodeToString(sum[:]), service, region,
+		at); err != nil {
 		return err
 	}
 	for _, name := range []string{"Authorization", "X-Amz-Date", "X-Amz-Security-Token"} {
@@ -166,7 +177,8 @@ func (i *Identities) fetchAWS(ctx context.Context) (awsKeys, time.Time, error) {
 	if err != nil {
 		return awsKeys{}, time.Time{}, err
 	}
-	i.rememberFiles(env.WebIdentityTokenFilePath, profile.WebIdentityTokenFile, os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"))
+	i.rememberFiles(env.WebIdentityTokenFilePath, profile.WebIdentityTokenFile,
+		os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"))
 	i.mu.Lock()
 	region := i.awsRegion
 	i.mu.Unlock()
@@ -181,8 +193,13 @@ func (i *Identities) fetchAWS(ctx context.Context) (awsKeys, time.Time, error) {
 		config.WithDefaultRegion(region), // of STS and SSO
 		config.WithLogger(logging.Nop{}),
 		config.WithRetryer(func() aws.Retryer { return aws.NopRetryer{} }), // the keeper repeats
-		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) { o.HTTPClient = client }),
-		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = 0 }), // the keeper is ahead
+		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) {
+			o.HTTPClient = client
+		}),
+		// The keeper is ahead.
+		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) {
+			o.ExpiryWindow = 0
+		}),
 		config.WithAPIOptions([]func(*middleware.Stack) error{within(ctx)}),
 	)
 	if err != nil {

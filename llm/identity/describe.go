@@ -19,7 +19,8 @@ func describeAWS() string {
 		return fmt.Sprintf("role %s by a web identity (AWS_WEB_IDENTITY_TOKEN_FILE)", env.RoleARN)
 	case profile.RoleARN != "":
 		return fmt.Sprintf("role %s of profile %s", profile.RoleARN, profile.Profile)
-	case env.SharedConfigProfile != "", profile.Credentials.HasKeys(), profile.SSOStartURL != "", profile.SSOSessionName != "", profile.CredentialProcess != "":
+	case env.SharedConfigProfile != "", profile.Credentials.HasKeys(), profile.SSOStartURL != "",
+		profile.SSOSessionName != "", profile.CredentialProcess != "":
 		return "profile " + profile.Profile
 	case env.ContainerCredentialsEndpoint != "", env.ContainerCredentialsRelativePath != "":
 		return "role of the pod or the container"
@@ -38,7 +39,8 @@ func describeGoogle() string {
 	case os.Getenv("GOOGLE_APPLICATION_CREDENTIALS") == "":
 		return fmt.Sprintf("credential file of gcloud (%s)", file.Type)
 	}
-	return fmt.Sprintf("credential file of GOOGLE_APPLICATION_CREDENTIALS (%s)", cmp.Or(file.ClientEmail, file.Type))
+	return fmt.Sprintf("credential file of GOOGLE_APPLICATION_CREDENTIALS (%s)",
+		cmp.Or(file.ClientEmail, file.Type))
 }
 
 // describeEntra does so for Microsoft Entra ID.

@@ -14,7 +14,8 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-const entraHelp = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE or AZURE_CLIENT_SECRET, " +
+const entraHelp = "set AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_FEDERATED_TOKEN_FILE or " +
+	"AZURE_CLIENT_SECRET, " +
 	"or give the pod or the machine a managed identity, or run `az login`"
 
 // Entra returns what adds access tokens of Microsoft Entra ID to requests to the server at
@@ -49,7 +50,9 @@ func (i *Identities) entraKeeper(scope string) *keeper[string] {
 	defer i.mu.Unlock()
 	if i.entra[scope] == nil {
 		k := newKeeper[string]("Microsoft Entra ID", entraHelp, i.options.Redactor)
-		k.fetch = func(ctx context.Context) (string, time.Time, error) { return i.fetchEntra(ctx, scope) }
+		k.fetch = func(ctx context.Context) (string, time.Time, error) {
+			return i.fetchEntra(ctx, scope)
+		}
 		k.secrets = func(token string) []string { return []string{token} }
 		i.entra[scope] = k
 	}

@@ -27,7 +27,8 @@ type googleToken struct{ token, quotaProject string }
 
 const (
 	googleScope = "https://www.googleapis.com/auth/cloud-platform"
-	googleHelp  = "set GOOGLE_APPLICATION_CREDENTIALS to the path of a credential file, or run `gcloud auth application-default login`, " +
+	googleHelp  = "set GOOGLE_APPLICATION_CREDENTIALS to the path of a credential file, or run " +
+		"`gcloud auth application-default login`, " +
 		"or give the pod or the machine a service account"
 )
 
@@ -135,9 +136,10 @@ func (i *Identities) fetchGoogle(ctx context.Context) (googleToken, time.Time, e
 	}
 	i.options.Redactor.AddPassing(file.PrivateKey, file.ClientSecret, file.RefreshToken)
 	ctx = context.WithValue(ctx, oauth2.HTTPClient, i.client(ctx))
-	c, err := google.CredentialsFromJSONWithTypeAndParams(ctx, text, google.CredentialsType(file.Type), google.CredentialsParams{
-		Scopes: []string{googleScope},
-	})
+	c, err := google.CredentialsFromJSONWithTypeAndParams(ctx, text,
+		google.CredentialsType(file.Type), google.CredentialsParams{
+			Scopes: []string{googleScope},
+		})
 	if err != nil {
 		return googleToken{}, time.Time{}, err
 	}
@@ -148,7 +150,8 @@ func (i *Identities) fetchGoogle(ctx context.Context) (googleToken, time.Time, e
 	if t.Expiry.IsZero() { // the answer did not say it, which is no promise that it never ends
 		t.Expiry = time.Now().Add(unknownLife)
 	}
-	return googleToken{t.AccessToken, cmp.Or(os.Getenv("GOOGLE_CLOUD_QUOTA_PROJECT"), file.QuotaProject)}, t.Expiry, nil
+	return googleToken{t.AccessToken, cmp.Or(os.Getenv("GOOGLE_CLOUD_QUOTA_PROJECT"),
+		file.QuotaProject)}, t.Expiry, nil
 }
 
 // unknownLife is how long a token is taken to live where the answer does not say it.
@@ -158,18 +161,22 @@ const unknownLife = 10 * time.Minute
 // has. The SDK's own token source would do the same, but asks once in the life of a
 // process whether there is a metadata server, and can't be interrupted.
 func (i *Identities) fetchMetadata(ctx context.Context) (googleToken, time.Time, error) {
-	text, err := i.metadata(ctx).GetWithContext(ctx, "instance/service-accounts/default/token?scopes="+url.QueryEscape(googleScope))
+	text, err := i.metadata(ctx).GetWithContext(ctx,
+		"instance/service-accounts/default/token?scopes="+url.QueryEscape(googleScope))
 	if err != nil {
-		return googleToken{}, time.Time{}, fmt.Errorf("there is no credential file, and the metadata server gave no token: %w", err)
+		return googleToken{}, time.Time{}, fmt.Errorf("there is no credential file, and the "+
+			"metadata server gave no token: %w", err)
 	}
 	var t struct {
 		AccessToken string `json:"access_token"`
 		ExpiresIn   int64  `json:"expires_in"`
 	}
-	if err := json.Unmarshal([]byte(text), &t); err != nil || t.AccessToken == "" || t.ExpiresIn <= 0 {
+	if err := json.Unmarshal([]byte(text), &t); err != nil || t.AccessToken == "" ||
+		t.ExpiresIn <= 0 {
 		return googleToken{}, time.Time{}, errors.New("the metadata server's answer is no token")
 	}
-	return googleToken{t.AccessToken, os.Getenv("GOOGLE_CLOUD_QUOTA_PROJECT")}, time.Now().Add(time.Duration(t.ExpiresIn) * time.Second), nil
+	return googleToken{t.AccessToken, os.Getenv("GOOGLE_CLOUD_QUOTA_PROJECT")},
+		time.Now().Add(time.Duration(t.ExpiresIn) * time.Second), nil
 }
 
 func (i *Identities) metadata(ctx context.Context) *metadata.Client {
@@ -206,7 +213,8 @@ func (i *Identities) googleProject() (string, error) {
 
 // onGoogleCloud reports whether the process seems to run there, without asking anybody.
 func onGoogleCloud() bool {
-	if os.Getenv("GCE_METADATA_HOST") != "" || os.Getenv("K_SERVICE") != "" || os.Getenv("CLOUD_RUN_JOB") != "" {
+	if os.Getenv("GCE_METADATA_HOST") != "" || os.Getenv("K_SERVICE") != "" ||
+		os.Getenv("CLOUD_RUN_JOB") != "" {
 		return true
 	}
 	name, err := os.ReadFile("/sys/class/dmi/id/product_name")

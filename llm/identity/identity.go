@@ -147,7 +147,8 @@ func until(ctx, end context.Context) context.Context {
 // to the machine that asks, which a proxy is not.
 func proxy(r *http.Request) (*url.URL, error) {
 	host := r.URL.Hostname()
-	if ip := net.ParseIP(host); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback() || ip.IsPrivate() && strings.Contains(host, ":")) {
+	if ip := net.ParseIP(host); ip != nil && (ip.IsLinkLocalUnicast() || ip.IsLoopback() ||
+		ip.IsPrivate() && strings.Contains(host, ":")) {
 		return nil, nil //nolint:nilnil // no proxy, as net/http has it
 	}
 	if host == "metadata.google.internal" || host == "metadata" {
@@ -174,7 +175,9 @@ func (i *Identities) rememberFiles(paths ...string) {
 }
 
 // bearer adds an access token to a request.
-func bearer(r *http.Request, token string) { r.Header["Authorization"] = []string{"Bearer " + token} }
+func bearer(r *http.Request, token string) {
+	r.Header["Authorization"] = []string{"Bearer " + token}
+}
 
 // authorizer is an identity as clients use it, which is made of the keeper of its
 // credential, and of how a credential authorises a request.
@@ -187,7 +190,9 @@ type authorizer[T comparable] struct {
 }
 
 // Authorize implements [llm.Authorizer].
-func (a *authorizer[T]) Authorize(ctx context.Context, r *http.Request, body []byte) (credential int, err error) {
+func (a *authorizer[T]) Authorize(
+	ctx context.Context, r *http.Request, body []byte,
+) (credential int, err error) {
 	h, err := a.get(ctx)
 	if err != nil {
 		return 0, err

@@ -113,7 +113,8 @@ func (k *keeper[T]) get(ctx context.Context) (*held[T], error) {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return nil, k.missing(fmt.Errorf("no answer within the time of the call: %w", context.Cause(ctx)))
+		return nil, k.missing(fmt.Errorf("no answer within the time of the call: %w",
+			context.Cause(ctx)))
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -125,7 +126,10 @@ func (k *keeper[T]) get(ctx context.Context) (*held[T], error) {
 
 // missing is the error of a call that gets no credential.
 func (k *keeper[T]) missing(cause error) error {
-	return &missingError{text: fmt.Sprintf("no credential of %s: %s; %s", k.cloud, oneLine(k.redactor, cause), k.help), cause: cause}
+	return &missingError{
+		text: fmt.Sprintf("no credential of %s: %s; %s", k.cloud, oneLine(k.redactor, cause),
+			k.help), cause: cause,
+	}
 }
 
 // missingError is why there is no credential. Its text is one line.
@@ -148,7 +152,8 @@ func oneLine(r *redact.Redactor, err error) string {
 		return "none yet"
 	}
 	text := strings.Join(strings.Fields(r.RedactString(err.Error())), " ")
-	text = strings.TrimPrefix(text, "failed to refresh cached credentials, ") // AWS's cache has none
+	// AWS's cache has none.
+	text = strings.TrimPrefix(text, "failed to refresh cached credentials, ")
 	if len(text) > causeBytes {
 		text = excerpt.Clip(text, causeBytes)
 	}
@@ -197,7 +202,8 @@ func (k *keeper[T]) ask() (value T, expires time.Time, err error) {
 	case err == nil && ctx.Err() != nil && value == *new(T):
 		err = ctx.Err()
 	case err == nil && !expires.IsZero() && !expires.After(time.Now()):
-		err = fmt.Errorf("it had expired at %s, before it arrived: check the clock of this machine", expires.UTC().Format(time.RFC3339))
+		err = fmt.Errorf("it had expired at %s, before it arrived: check the clock of this machine",
+			expires.UTC().Format(time.RFC3339))
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		err = fmt.Errorf("no answer within %v: %w", fetchLimit, err)
 	}

@@ -39,7 +39,8 @@ func Verdict(x *llm.Exchange, err error) (v pool.Verdict) {
 // llm and converted to the pool's here, nowhere else.
 func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
 	return pool.Verdict{
-		Class: classes[failure.Class], Origin: origins[failure.Origin], Alike: failure.Alike, Err: failure,
+		Class: classes[failure.Class], Origin: origins[failure.Origin], Alike: failure.Alike,
+		Err:    failure,
 		Unsent: failure.Origin == llm.OfNetwork && !x.Sent, Absent: failure.Absent,
 		Hint: aimd.Hint{RetryAfter: x.RetryAfter, Remaining0: x.Remaining0, Reset: x.Reset},
 	}
@@ -48,10 +49,12 @@ func Judge(failure *llm.Error, x *llm.Exchange) pool.Verdict {
 // classes has the pool's class for each of llm's. The zero one belongs to a cancelled
 // attempt.
 var classes = [...]pool.Class{
-	0: pool.Cancelled, llm.Capacity: pool.Capacity, llm.Transient: pool.Transient, llm.Permanent: pool.Permanent, llm.Fatal: pool.Fatal,
+	0: pool.Cancelled, llm.Capacity: pool.Capacity, llm.Transient: pool.Transient,
+	llm.Permanent: pool.Permanent, llm.Fatal: pool.Fatal,
 }
 
 // origins has the pool's origin for each of llm's.
 var origins = [...]pool.Origin{
-	llm.OfRequest: pool.OfJob, llm.OfServer: pool.OfServer, llm.OfNetwork: pool.OfNetwork, llm.OfHost: pool.OfHost,
+	llm.OfRequest: pool.OfJob, llm.OfServer: pool.OfServer, llm.OfNetwork: pool.OfNetwork,
+	llm.OfHost: pool.OfHost,
 }

@@ -17,7 +17,8 @@ func (r *Redactor) AddValue(value string) {
 	parts := append(strings.Fields(value), value)
 	for _, word := range parts {
 		plain, err := base64.StdEncoding.DecodeString(word)
-		if _, password, found := strings.Cut(string(plain), ":"); err == nil && found && isPrintable(string(plain)) {
+		if _, password, found := strings.Cut(string(plain), ":"); err == nil && found &&
+			isPrintable(string(plain)) {
 			parts = append(parts, string(plain), password)
 		}
 	}
@@ -54,7 +55,8 @@ func (r *Redactor) addMember(value string, s secrecy) {
 		r.AddValue(value)
 	case maybeSecret:
 		for word := range strings.FieldsSeq(value) {
-			if len(word) >= credentialBytes && strings.ContainsAny(word, "0123456789") && strings.ContainsFunc(word, unicode.IsLetter) {
+			if len(word) >= credentialBytes && strings.ContainsAny(word, "0123456789") &&
+				strings.ContainsFunc(word, unicode.IsLetter) {
 				r.AddValue(word)
 			}
 		}
@@ -77,13 +79,15 @@ const (
 // openMembers are named like secrets, without the separators, but hold words of the
 // user's own and of the model: OpenAI's cache key, and the tokens that begin, end and
 // fill a text.
-var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken", "padtoken", "unktoken"}
+var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken",
+	"padtoken", "unktoken"}
 
 // secretWords are in the names of secrets, without the separators. A name that only ends
 // in one of openEnds may name a map, a cache or a token of a text.
 var (
 	secretWords = []string{
-		"secret", "password", "passwd", "passphrase", "authorization", "credential", "bearer", "apikey", "accesskey", "authkey", "privatekey",
+		"secret", "password", "passwd", "passphrase", "authorization", "credential", "bearer",
+		"apikey", "accesskey", "authkey", "privatekey",
 		"accesstoken", "authtoken",
 	}
 	openEnds = []string{"key", "keys", "token", "tokens"}
@@ -95,9 +99,11 @@ func secrecyOf(name string) secrecy {
 	switch {
 	case slices.Contains(openMembers, plain):
 		return notSecret
-	case strings.HasSuffix(plain, "auth"), slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains(plain, word) }):
+	case strings.HasSuffix(plain, "auth"), slices.ContainsFunc(secretWords,
+		func(word string) bool { return strings.Contains(plain, word) }):
 		return isSecret
-	case slices.ContainsFunc(openEnds, func(end string) bool { return strings.HasSuffix(plain, end) }):
+	case slices.ContainsFunc(openEnds,
+		func(end string) bool { return strings.HasSuffix(plain, end) }):
 		return maybeSecret
 	}
 	return notSecret

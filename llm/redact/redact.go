@@ -123,7 +123,8 @@ func (r *Redactor) RedactString(s string) string {
 func (r *Redactor) RedactJSON(b []byte) []byte {
 	clean := r.Redact(b)
 	text := jsonbytes.TrimBOM(b)
-	if bytes.Equal(clean, b) || jsonbytes.Valid(jsonbytes.TrimBOM(clean)) || !jsonbytes.Valid(text) {
+	if bytes.Equal(clean, b) || jsonbytes.Valid(jsonbytes.TrimBOM(clean)) ||
+		!jsonbytes.Valid(text) {
 		return clean
 	}
 	mark := len(b) - len(text)
@@ -172,7 +173,9 @@ func (r *Redactor) known() *needles {
 }
 
 // Format implements [fmt.Formatter]: no verb prints a secret.
-func (r *Redactor) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "redact.Redactor") } // f keeps the error
+func (r *Redactor) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, "redact.Redactor") // f keeps the error
+}
 
 // placeholders are what people give as a key where none is needed, in lower case: the
 // words of vLLM's (EMPTY), LM Studio's (lm-studio), llama.cpp's (sk-no-key-required,
@@ -330,7 +333,8 @@ func (n *needles) find(b []byte, i int) (from, to int) {
 			}
 		}
 		try(b[i])
-		if c := b[i]; isLead(c) && (c != '\\' || i == 0 || b[i-1] != '\\') { // the first of a run of backslashes stands for all
+		if c := b[i]; isLead(c) && (c != '\\' || i == 0 || b[i-1] != '\\') {
+			// The first of a run of backslashes stands for all.
 			if c = charAt(b, i); c != b[i] {
 				try(c)
 			}
@@ -356,7 +360,8 @@ func (n *needles) beginning(b []byte) int {
 				continue
 			}
 			begun := func(s *needle) bool { return s.begun(b[:end], i) }
-			if slices.ContainsFunc(n.begin[b[i]], begun) || isLead(b[i]) && slices.ContainsFunc(n.begin[charAt(b, i)], begun) {
+			if slices.ContainsFunc(n.begin[b[i]], begun) || isLead(b[i]) &&
+				slices.ContainsFunc(n.begin[charAt(b, i)], begun) {
 				return charsBefore(b, i)
 			}
 		}

@@ -88,7 +88,9 @@ func (s Secret) String() string {
 }
 
 // Format implements [fmt.Formatter]: it writes what String returns, for every verb.
-func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.String()) } // f keeps the error
+func (s Secret) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, s.String()) // f keeps the error
+}
 
 // LogValue returns what String returns.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

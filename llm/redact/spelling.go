@@ -29,10 +29,15 @@ const (
 
 // spellings returns all needles of a secret.
 func spellings(secret string) []needle {
-	all := []needle{{plain: []byte(secret), text: unescapedText([]byte(secret)), word: len(secret) < anywhereBytes}}
+	all := []needle{
+		{plain: []byte(secret), text: unescapedText([]byte(secret)),
+			word: len(secret) < anywhereBytes},
+	}
 	add := func(text string, code code, before, after bool) {
 		if len(text) >= anywhereBytes {
-			all = append(all, needle{plain: []byte(text), text: []byte(text), code: code, before: before, after: after})
+			all = append(all, needle{
+				plain: []byte(text), text: []byte(text), code: code, before: before, after: after,
+			})
 		}
 	}
 	add(hex.EncodeToString([]byte(secret)), inHex, false, false)
@@ -119,7 +124,8 @@ func (s *needle) follow(b []byte, i int) (at, found int) {
 // begun reports whether b ends within a needle that begins at i.
 func (s *needle) begun(b []byte, i int) bool {
 	at, found := s.follow(b, i)
-	return at == len(b) && found >= cutBytes || len(b)-i < len(s.plain) && bytes.HasPrefix(s.plain, b[i:])
+	return at == len(b) && found >= cutBytes || len(b)-i < len(s.plain) &&
+		bytes.HasPrefix(s.plain, b[i:])
 }
 
 // whole extends a match to the characters that hold bits of the secret, and never leaves
@@ -161,7 +167,9 @@ func sizeBefore(b []byte, i int) int {
 }
 
 // startsWord reports whether no letter or digit precedes i.
-func startsWord(b []byte, i int) bool { return i == 0 || !alphanumeric(charAt(b, i-sizeBefore(b, i))) }
+func startsWord(b []byte, i int) bool {
+	return i == 0 || !alphanumeric(charAt(b, i-sizeBefore(b, i)))
+}
 
 func charAt(b []byte, i int) byte {
 	c, _ := char(b, i, escapesDeep)
@@ -254,7 +262,8 @@ func backslashed(b []byte, i, deep int) (c byte, size int) {
 // holds.
 func beyondASCII(b []byte) bool {
 	return len(b) >= len(`\u0000`) && b[0] == '\\' && b[1] == 'u' &&
-		hexValue(b[2])<<12|hexValue(b[3])<<8|hexValue(b[4])<<4|hexValue(b[5]) > 0x7f // negative where one is no digit
+		// Negative where one is no digit.
+		hexValue(b[2])<<12|hexValue(b[3])<<8|hexValue(b[4])<<4|hexValue(b[5]) > 0x7f
 }
 
 // hexCode reads the code of a character in so many hexadecimal digits.

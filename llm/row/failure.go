@@ -33,8 +33,11 @@ func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix 
 // only the last attempts listed; the row is left out but for body_preview; facts and
 // attempts are left out. row is nil when there is none, as for an invalid row, whose
 // body_preview is among the facts of err.
-func (f *Format) AppendError(dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int) []byte {
-	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(), facts: err.Facts, attempts: attempts}, maxBytes)
+func (f *Format) AppendError(
+	dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int,
+) []byte {
+	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(),
+		facts: err.Facts, attempts: attempts}, maxBytes)
 }
 
 // appendFitting is AppendError for a report, which it may change.
@@ -81,7 +84,8 @@ func (f *Format) beginFailure(dst []byte, row *Row) []byte {
 func ResultTooLarge(size, maxBytes int, remedy string) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
-		Err: fmt.Errorf("the result has %d bytes, and %d can be stored: ask for shorter replies%s", size, maxBytes, remedy),
+		Err: fmt.Errorf("the result has %d bytes, and %d can be stored: ask for shorter replies%s",
+			size, maxBytes, remedy),
 	}
 }
 
@@ -92,7 +96,8 @@ func TooLarge(size int64, maxBytes int, begin []byte, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonRowTooLarge,
 		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
-		Err:   fmt.Errorf("the row has %d bytes, the server takes %d: split it%s", size, maxBytes, raising(raise)),
+		Err: fmt.Errorf("the row has %d bytes, the server takes %d: split it%s", size, maxBytes,
+			raising(raise)),
 	}
 }
 
@@ -221,7 +226,9 @@ func appendFact(dst []byte, fact any) []byte {
 // object stays unchanged, and a row that was left out of it for lack of room stays out.
 // attempts and maxBytes are as in [Format.AppendError]: if the bound is lower than
 // before, the same things are left out. ok is false if body is not an error result.
-func (f *Format) AppendErrorAgain(dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int) (_ []byte, ok bool) {
+func (f *Format) AppendErrorAgain(
+	dst []byte, row *Row, body []byte, attempts []auditlog.AttemptError, maxBytes int,
+) (_ []byte, ok bool) {
 	field, object, members := failureOf(body)
 	if object == nil {
 		return dst, false
@@ -303,8 +310,10 @@ func FailureReason(body []byte, field string) string {
 	if json.Unmarshal(fields[field+errorSuffix], &fault) == nil && fault.Reason != "" {
 		return fault.Reason
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) { // the field had another name in that run
-		if strings.HasSuffix(name, errorSuffix) && json.Unmarshal(fields[name], &fault) == nil && fault.Reason != "" {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		// The field had another name in that run.
+		if strings.HasSuffix(name, errorSuffix) && json.Unmarshal(fields[name], &fault) == nil &&
+			fault.Reason != "" {
 			return fault.Reason
 		}
 	}

@@ -27,14 +27,17 @@ func (r *Row) Items(name string, most int) (*Items, error) {
 	array := r.member(name)
 	switch {
 	case array == nil:
-		return nil, invalidRow(r.body, fmt.Errorf("there is no member %q: it must be an array, each element of which is a call of its own", name))
+		return nil, invalidRow(r.body, fmt.Errorf("there is no member %q: it must be an array, "+
+			"each element of which is a call of its own", name))
 	case array[0] != '[':
-		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no array: each element of it is a call of its own", name))
+		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no array: each element of it "+
+			"is a call of its own", name))
 	}
 	items := &Items{row: r, hash: r.VariablesHash()}
 	for element := range jsonbytes.Elements(array) {
 		if len(items.list) == most {
-			return nil, invalidRow(r.body, fmt.Errorf("the array %q has more than %d elements: split the row, or raise STAGE_FOREACH_MAX", name, most))
+			return nil, invalidRow(r.body, fmt.Errorf("the array %q has more than %d elements: "+
+				"split the row, or raise STAGE_FOREACH_MAX", name, most))
 		}
 		items.list = append(items.list, element)
 	}
@@ -153,7 +156,8 @@ func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonForeachFailed,
 		Facts: map[string]any{"failed": len(failed), "total": total, "items": failed},
-		Err:   fmt.Errorf("%d of %d elements failed, the first is %d: %s: %s", len(failed), total, first.Index, first.Reason, excerpt.Of(first.Error)),
+		Err: fmt.Errorf("%d of %d elements failed, the first is %d: %s: %s", len(failed), total,
+			first.Index, first.Reason, excerpt.Of(first.Error)),
 	}
 }
 
@@ -163,7 +167,9 @@ func ItemsFailed(failed []ItemFailure, total int) *llm.Error {
 func ItemsTooLarge(size, maxBytes, answered, total int, remedy string) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonResultTooLarge,
-		Err: errors.New("with the replies to " + strconv.Itoa(answered) + " of " + strconv.Itoa(total) + " elements the result has " + strconv.Itoa(size) +
-			" bytes, and " + strconv.Itoa(maxBytes) + " can be stored: ask for shorter replies, or split the row" + remedy),
+		Err: errors.New("with the replies to " + strconv.Itoa(answered) + " of " +
+			strconv.Itoa(total) + " elements the result has " + strconv.Itoa(size) +
+			" bytes, and " + strconv.Itoa(maxBytes) + " can be stored: ask for shorter replies, " +
+			"or split the row" + remedy),
 	}
 }

@@ -11,15 +11,16 @@ import (
 
 // Messages reads the conversation in the row's member with this name, in the form of
 // OpenAI's chat completions: a list of objects with a role, which is system (or
-// developer), user, assistant or tool, and a content, which is a text or a list of parts of
-// type text, image_url, file or input_audio. A message of the model may have calls of tools
-// instead, and one of the role tool is the answer to such a call. The media are not read: each has a [llm.Media.Source]
-// and no content yet. Anything else is an [*llm.Error] with [llm.ReasonInvalidRow] that names
-// it.
+// developer), user, assistant or tool, and a content, which is a text or a list of parts
+// of type text, image_url, file or input_audio. A message of the model may have calls of
+// tools instead, and one of the role tool is the answer to such a call. The media are not
+// read: each has a [llm.Media.Source] and no content yet. Anything else is an
+// [*llm.Error] with [llm.ReasonInvalidRow] that names it.
 func (r *Row) Messages(name string) ([]llm.Message, error) {
 	list := r.member(name)
 	if list == nil {
-		return nil, invalidRow(r.body, fmt.Errorf("there is no member %q: it must be a list of messages", name))
+		return nil, invalidRow(r.body, fmt.Errorf("there is no member %q: it must be a list of "+
+			"messages", name))
 	}
 	if list[0] != '[' {
 		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no list of messages", name))
@@ -31,11 +32,13 @@ func (r *Row) Messages(name string) ([]llm.Message, error) {
 func (r *Row) readMessages(list []byte, name string) (messages []llm.Message, err error) {
 	for one := range jsonbytes.Elements(list) {
 		if len(messages) == llm.MaxMessages {
-			return nil, invalidRow(r.body, fmt.Errorf("the list of messages %q has more than %d", name, llm.MaxMessages))
+			return nil, invalidRow(r.body, fmt.Errorf("the list of messages %q has more than %d",
+				name, llm.MaxMessages))
 		}
 		m, err := readMessage(one)
 		if err != nil {
-			return nil, invalidRow(r.body, fmt.Errorf("message %d of %q: %w", len(messages)+1, name, err))
+			return nil, invalidRow(r.body, fmt.Errorf("message %d of %q: %w", len(messages)+1, name,
+				err))
 		}
 		messages = append(messages, m)
 	}
@@ -66,7 +69,8 @@ func readMessage(raw []byte) (m llm.Message, err error) {
 		case name == "tool_calls":
 			m.Calls, err = readCalls(value)
 		default:
-			return m, fmt.Errorf("%q is not supported: there are role, content, name, refusal, tool_calls and tool_call_id", name)
+			return m, fmt.Errorf("%q is not supported: there are role, content, name, refusal, "+
+				"tool_calls and tool_call_id", name)
 		}
 		if err != nil {
 			return m, fmt.Errorf("%q %w", key, err)
@@ -138,9 +142,12 @@ func readCalls(list []byte) (calls []llm.ToolCall, err error) {
 	}
 	for one := range jsonbytes.Elements(list) {
 		function := findIn(one, "function")
-		id, name, arguments := findIn(one, "id"), findIn(function, "name"), findIn(function, "arguments")
-		if !isText(id) || !isText(name) || !isText(arguments) || textOf(findIn(one, "type")) != "function" {
-			return nil, errors.New(`must be calls of functions: {"id": …, "type": "function", "function": {"name": …, "arguments": …}}`)
+		id, name, arguments := findIn(one, "id"), findIn(function, "name"),
+			findIn(function, "arguments")
+		if !isText(id) || !isText(name) || !isText(arguments) ||
+			textOf(findIn(one, "type")) != "function" {
+			return nil, errors.New(`must be calls of functions: {"id": …, "type": "function", ` +
+				`"function": {"name": …, "arguments": …}}`)
 		}
 		c := llm.ToolCall{ID: jsonbytes.Text(id), Name: jsonbytes.Text(name), Arguments: arguments}
 		switch text := []byte(strings.TrimSpace(jsonbytes.Text(arguments))); {
@@ -178,7 +185,8 @@ func readPart(raw []byte) (*llm.Part, error) {
 		return &llm.Part{Text: jsonbytes.Text(text)}, nil
 	case "image_url":
 		m.Kind = llm.KindImage
-		if err := readMedia(raw, kind, "url", &m.Source, textMember{"detail", &m.Detail}); err != nil {
+		if err := readMedia(raw, kind, "url", &m.Source,
+			textMember{"detail", &m.Detail}); err != nil {
 			return nil, err
 		}
 		if err := llm.CheckDetail(m.Detail); err != nil {
@@ -186,19 +194,22 @@ func readPart(raw []byte) (*llm.Part, error) {
 		}
 	case "file":
 		m.Kind = llm.KindFile
-		if err := readMedia(raw, kind, "file_data", &m.Source, textMember{"filename", &m.Name}); err != nil {
+		if err := readMedia(raw, kind, "file_data", &m.Source,
+			textMember{"filename", &m.Name}); err != nil {
 			return nil, err
 		}
 		m.Source = fromBase64(m.Source)
 	case "input_audio":
 		m.Kind = llm.KindAudio
 		var format string // the content says it
-		if err := readMedia(raw, kind, "data", &m.Source, textMember{"format", &format}); err != nil {
+		if err := readMedia(raw, kind, "data", &m.Source,
+			textMember{"format", &format}); err != nil {
 			return nil, err
 		}
 		m.Source = fromBase64(m.Source)
 	default:
-		return nil, fmt.Errorf("the type %q is not supported: there are text, image_url, file and input_audio", kind)
+		return nil, fmt.Errorf("the type %q is not supported: there are text, image_url, file "+
+			"and input_audio", kind)
 	}
 	if m.Source == "" {
 		return nil, nil
@@ -237,7 +248,8 @@ func readMedia(raw []byte, kind, source string, to *string, others textMember) e
 		case name == others.name && isText(value):
 			*others.to = jsonbytes.Text(value)
 		case value[0] != 'n':
-			return fmt.Errorf("%q of %q is not supported: there are the texts %s and %s", name, kind, source, others.name)
+			return fmt.Errorf("%q of %q is not supported: there are the texts %s and %s", name,
+				kind, source, others.name)
 		}
 	}
 	if !found {

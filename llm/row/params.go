@@ -20,7 +20,8 @@ func (r *Row) Params(name string, extraBody json.RawMessage) (json.RawMessage, e
 		return extraBody, nil
 	}
 	if params[0] != '{' {
-		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no object: it holds members of the request", name))
+		return nil, invalidRow(r.body, fmt.Errorf("the member %q is no object: it holds members "+
+			"of the request", name))
 	}
 	if err := llm.ValidateExtraBody(params); err != nil {
 		problem := strings.TrimPrefix(err.Error(), "extra body: ")

@@ -38,7 +38,8 @@ func (q *Requests) Read(of *Row, name string, into *llm.Request) error {
 	}
 	object := of.member(name)
 	if len(object) == 0 || object[0] != '{' {
-		return invalidRow(of.body, fmt.Errorf("there is no object %q: it must be a request of chat completions", name))
+		return invalidRow(of.body, fmt.Errorf("there is no object %q: it must be a request of "+
+			"chat completions", name))
 	}
 	r := requestReader{requests: q, row: of, name: name, into: into}
 	r.options = new(llm.Options)
@@ -64,11 +65,14 @@ func (r *Row) checkBatchLine() error {
 	if !isText(id) || !isText(method) || !isText(url) {
 		return nil
 	}
-	if at := jsonbytes.Text(url); !strings.HasSuffix(strings.TrimSuffix(at, "/"), "/chat/completions") {
-		return fmt.Errorf("the line's url is %q: only requests to /v1/chat/completions can be answered", excerpt.Of([]byte(at)))
+	if at := jsonbytes.Text(url); !strings.HasSuffix(strings.TrimSuffix(at, "/"),
+		"/chat/completions") {
+		return fmt.Errorf("the line's url is %q: only requests to /v1/chat/completions can be "+
+			"answered", excerpt.Of([]byte(at)))
 	}
 	if with := jsonbytes.Text(method); with != "POST" {
-		return fmt.Errorf("the line's method is %q: only POST can be answered", excerpt.Of([]byte(with)))
+		return fmt.Errorf("the line's method is %q: only POST can be answered",
+			excerpt.Of([]byte(with)))
 	}
 	return nil
 }
@@ -175,9 +179,11 @@ func (r *requestReader) finish() error {
 	case !r.messages:
 		return errors.New("there is no list of messages")
 	case r.limits > 1:
-		return errors.New("max_tokens and max_completion_tokens are both set: leave one of them out")
+		return errors.New("max_tokens and max_completion_tokens are both set: leave one of them " +
+			"out")
 	case r.into.Schema != nil && r.options.Format != nil && r.options.Format.Type != llm.FormatText:
-		return errors.New("response_format can't be set by a row where STAGE_RESPONSE_SCHEMA_FILE is set")
+		return errors.New("response_format can't be set by a row where " +
+			"STAGE_RESPONSE_SCHEMA_FILE is set")
 	}
 	if r.tools {
 		r.into.ToolChoice = llm.ToolChoice{}

@@ -56,18 +56,23 @@ func NewFormat(field string, from Provenance) (*Format, error) {
 	if field == "" || !utf8.ValidString(field) {
 		return nil, fmt.Errorf("response field %q: must be a name in UTF-8", field)
 	}
-	key := func(suffix string) []byte { return append(jsonbytes.AppendString(nil, field+suffix), ':') }
-	member := func(suffix string, value []byte) []byte { return append(append([]byte{','}, key(suffix)...), value...) }
+	key := func(suffix string) []byte {
+		return append(jsonbytes.AppendString(nil, field+suffix), ':')
+	}
+	member := func(suffix string, value []byte) []byte {
+		return append(append([]byte{','}, key(suffix)...), value...)
+	}
 	parts := make(map[string][]byte)
 	for _, part := range llm.KeepNames() {
 		parts[part] = member("_"+part, nil)
 	}
 	return &Format{
-		field:         field,
-		parts:         parts,
-		answer:        key(""),
-		usage:         member("_usage", nil),
-		templateHash:  member("_template_hash", jsonbytes.AppendStringOrNull(nil, from.TemplateHash)),
+		field:  field,
+		parts:  parts,
+		answer: key(""),
+		usage:  member("_usage", nil),
+		templateHash: member("_template_hash",
+			jsonbytes.AppendStringOrNull(nil, from.TemplateHash)),
 		variablesHash: member("_variables_hash", nil),
 		provenance: slices.Concat(
 			member("_template_source", jsonbytes.AppendStringOrNull(nil, from.TemplateSource)),
@@ -84,7 +89,8 @@ func (f *Format) Field() string { return f.field }
 // Overhead returns how many bytes a success adds to its row besides the reply, its usage,
 // the variables' hash, the model and the parts that are kept.
 func (f *Format) Overhead() int {
-	n := len(f.answer) + len(f.usage) + len(f.templateHash) + len(f.variablesHash) + len(f.provenance)
+	n := len(f.answer) + len(f.usage) + len(f.templateHash) + len(f.variablesHash) +
+		len(f.provenance)
 	for part := range f.Keep.Names() {
 		n += len(f.parts[part])
 	}
@@ -120,8 +126,8 @@ func (a *Answer) KeptBytes() (n int) {
 // AppendSuccess appends the body of a successful result: the row's own object and then,
 // in this order, F, F_usage, F_template_hash, F_variables_hash, F_template_source,
 // F_lookup_hash, F_lookup_source, F_model and the parts that are kept. Members of the row
-// with these names are replaced, wherever they are and however their names are escaped, and an F_error of an
-// earlier run is taken out.
+// with these names are replaced, wherever they are and however their names are escaped,
+// and an F_error of an earlier run is taken out.
 func (f *Format) AppendSuccess(dst []byte, row *Row, a *Answer) []byte {
 	const fixed = 600 // keys and hashes, roughly
 	keep := f.Keep | a.Keep
@@ -213,7 +219,9 @@ func (f *Format) keptUpstream(row *Row) bool {
 // appendRow appends the row without its closing brace, so that a member can follow, and
 // without the members F+suffix for which replaced is true. Members that an earlier stage
 // has added are kept under other names. keep is the parts that the result has.
-func (f *Format) appendRow(dst []byte, row *Row, keep llm.Keep, replaced func(suffix []byte) bool) []byte {
+func (f *Format) appendRow(
+	dst []byte, row *Row, keep llm.Keep, replaced func(suffix []byte) bool,
+) []byte {
 	upstream := ofEach // what an earlier stage has added
 	if row.upstream != "" && (keep != 0 || f.keptUpstream(row)) {
 		upstream = ofAny
@@ -286,7 +294,8 @@ func (f *Format) freeName(row *Row, ours func(suffix []byte) bool) string {
 	for i := range row.members {
 		note(row.name(&row.members[i]))
 	}
-	if strings.HasPrefix(f.field, row.upstream) || strings.HasPrefix(row.upstream, f.field) { // otherwise no field of the result can begin so
+	if strings.HasPrefix(f.field, row.upstream) || strings.HasPrefix(row.upstream, f.field) {
+		// Only then can a field of the result begin so.
 		for _, suffix := range answerSuffixes {
 			note([]byte(f.field + suffix))
 		}
@@ -314,7 +323,8 @@ func (f *Format) suffix(row *Row, m *jsonbytes.Member) (suffix []byte, ok bool) 
 // answerSuffixes end the names of the fields that a success adds, in the order in which
 // [Format.AppendSuccess] writes them.
 var answerSuffixes = [...]string{
-	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
+	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash",
+	"_lookup_source", "_model",
 }
 
 // ReadAnswer reads the body of a successful result back: Text, or Value where it was
@@ -367,10 +377,13 @@ func (r *Row) answer() (tail, parts []jsonbytes.Member) {
 		if start < 0 {
 			break
 		}
-		tail, parts = r.members[start:start+len(answerSuffixes)], r.members[start+len(answerSuffixes):]
+		tail, parts = r.members[start:start+len(answerSuffixes)],
+			r.members[start+len(answerSuffixes):]
 		field := r.name(&tail[0])
-		if r.haveSuffixes(tail, field, func(i int, suffix []byte) bool { return string(suffix) == answerSuffixes[i] }) &&
-			r.haveSuffixes(parts, field, func(_ int, suffix []byte) bool { return ofPart(suffix) }) {
+		if r.haveSuffixes(tail, field,
+			func(i int, suffix []byte) bool { return string(suffix) == answerSuffixes[i] }) &&
+			r.haveSuffixes(parts, field,
+				func(_ int, suffix []byte) bool { return ofPart(suffix) }) {
 			return tail, parts
 		}
 	}
@@ -379,7 +392,9 @@ func (r *Row) answer() (tail, parts []jsonbytes.Member) {
 
 // haveSuffixes reports whether the names of members are the field and a suffix that is
 // right in its place.
-func (r *Row) haveSuffixes(members []jsonbytes.Member, field []byte, right func(i int, suffix []byte) bool) bool {
+func (r *Row) haveSuffixes(
+	members []jsonbytes.Member, field []byte, right func(i int, suffix []byte) bool,
+) bool {
 	for i := range members {
 		suffix, found := bytes.CutPrefix(r.name(&members[i]), field)
 		if !found || !right(i, suffix) {

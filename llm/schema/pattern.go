@@ -60,8 +60,10 @@ func (b *backtracking) validate(schema *jsonschema.Schema, value any) error {
 	defer b.mu.Unlock()
 	b.deadline, b.exceeded = time.Now().Add(b.limit), nil
 	err := schema.Validate(value)
-	if b.exceeded != nil { // what the validator found is not certain: no match may be what "not" asks for
-		return fmt.Errorf("matching the pattern %q took longer than %v", b.exceeded.String(), b.limit)
+	if b.exceeded != nil {
+		// What the validator found is not certain: no match may be what "not" asks for.
+		return fmt.Errorf("matching the pattern %q took longer than %v", b.exceeded.String(),
+			b.limit)
 	}
 	return err
 }

@@ -52,7 +52,8 @@ func Parse(source []byte, name string) (*Schema, error) {
 	if doc == true { // the same as {}, and providers take objects only
 		doc, sent = map[string]any{}, []byte("{}")
 	}
-	return &Schema{source: sent, compiled: compiled, patterns: patterns, outside: outsideSubsets(doc)}, nil
+	return &Schema{source: sent, compiled: compiled, patterns: patterns,
+		outside: outsideSubsets(doc)}, nil
 }
 
 // Source returns the schema as compact JSON. The caller must not change it.
@@ -72,10 +73,12 @@ func (s *Schema) Validate(text string) (json.RawMessage, error) {
 	}
 	if err := s.patterns.validate(s.compiled, value); err != nil {
 		findings := err.Error()
-		if _, rest, ok := strings.Cut(findings, "\n"); ok { // the first line names the schema's address, which no user knows
+		if _, rest, ok := strings.Cut(findings, "\n"); ok {
+			// The first line names the schema's address, which no user knows.
 			findings = rest
 		}
-		return nil, errors.New("reply does not satisfy the schema: " + excerpt.Of(oneLine(findings)))
+		return nil, errors.New("reply does not satisfy the schema: " +
+			excerpt.Of(oneLine(findings)))
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, []byte(text)); err != nil {
@@ -95,7 +98,8 @@ func (s *Schema) Note(d Dialect) string {
 		return ""
 	}
 	n := dialectNotes[d]
-	return n.how + ": " + excerpt.Of(oneLine(s.outside[d])) + ", " + n.subset + "; replies are still validated here"
+	return n.how + ": " + excerpt.Of(oneLine(s.outside[d])) + ", " + n.subset +
+		"; replies are still validated here"
 }
 
 // dialectNotes describe how a schema outside a dialect is sent, and name the dialect.
@@ -105,14 +109,16 @@ var dialectNotes = map[Dialect]struct{ how, subset string }{
 	AnthropicOutput: {"sent in the system prompt", "outside Anthropic's structured outputs"},
 	GeminiOutput:    {"sent in the system prompt", "outside Gemini's structured output"},
 	BedrockOutput:   {"sent in the system prompt", "outside Bedrock's structured outputs"},
-	PromptOnly:      {"sent in the system prompt", "since the model is not known to have structured output there"},
-	geminiEnforced:  {"sent whole", "which Gemini ignores"},
+	PromptOnly: {"sent in the system prompt", "since the model is not known to have " +
+		"structured output there"},
+	geminiEnforced: {"sent whole", "which Gemini ignores"},
 }
 
 // Instruction asks in the prompt for a reply that satisfies the schema, for a
 // provider that would refuse the schema itself.
 func (s *Schema) Instruction() string {
-	return "Answer with one JSON value, and nothing else, that satisfies this JSON Schema:\n" + string(s.source)
+	return "Answer with one JSON value, and nothing else, that satisfies this JSON Schema:\n" +
+		string(s.source)
 }
 
 // oneLine joins the validator's indented list of findings.

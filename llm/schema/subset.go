@@ -34,7 +34,8 @@ const (
 // schemaKeywords lists which dialects know a keyword. Gemini knows annotations in the
 // sense that ignoring them changes nothing.
 var schemaKeywords = map[string]Dialect{
-	"$schema": everyone, "$defs": everyone, "definitions": everyone, "$ref": everyone, "title": everyone,
+	"$schema": everyone, "$defs": everyone, "definitions": everyone, "$ref": everyone,
+	"title":       everyone,
 	"description": everyone, "type": everyone, "properties": everyone, "required": everyone,
 	"additionalProperties": everyone, "items": everyone, "enum": everyone, "anyOf": everyone,
 	"format": everyone, "minItems": everyone &^ AzureStrict,
@@ -44,14 +45,16 @@ var schemaKeywords = map[string]Dialect{
 	"maxItems": OpenAIStrict | geminiEnforced,
 	"allOf":    outputs, "default": outputs | geminiEnforced,
 	"oneOf": geminiEnforced, "prefixItems": geminiEnforced, "propertyOrdering": geminiEnforced,
-	"$id": geminiEnforced, "$anchor": geminiEnforced, "$comment": geminiEnforced, "examples": geminiEnforced,
+	"$id": geminiEnforced, "$anchor": geminiEnforced, "$comment": geminiEnforced,
+	"examples":   geminiEnforced,
 	"deprecated": geminiEnforced, "readOnly": geminiEnforced, "writeOnly": geminiEnforced,
 }
 
 // keywordTypes lists the types that a keyword applies to. JSON Schema also allows the
 // keyword with other types and ignores it there; the providers accept it by type.
 var keywordTypes = map[string][]string{
-	"minimum": {"number", "integer"}, "maximum": {"number", "integer"}, "multipleOf": {"number", "integer"},
+	"minimum": {"number", "integer"}, "maximum": {"number", "integer"},
+	"multipleOf":       {"number", "integer"},
 	"exclusiveMinimum": {"number", "integer"}, "exclusiveMaximum": {"number", "integer"},
 	"pattern": {"string"}, "format": {"string"},
 	"items": {"array"}, "minItems": {"array"}, "maxItems": {"array"},
@@ -60,10 +63,13 @@ var keywordTypes = map[string][]string{
 
 // schemaFormats lists the same for formats. Azure knows none.
 var schemaFormats = map[string]Dialect{
-	"date-time": everyone &^ AzureStrict, "time": everyone &^ AzureStrict, "date": everyone &^ AzureStrict,
-	"duration": constrained &^ AzureStrict, "email": constrained &^ AzureStrict, "hostname": constrained &^ AzureStrict,
-	"ipv4": constrained &^ AzureStrict, "ipv6": constrained &^ AzureStrict, "uuid": constrained &^ AzureStrict,
-	"uri": outputs,
+	"date-time": everyone &^ AzureStrict, "time": everyone &^ AzureStrict,
+	"date":     everyone &^ AzureStrict,
+	"duration": constrained &^ AzureStrict, "email": constrained &^ AzureStrict,
+	"hostname": constrained &^ AzureStrict,
+	"ipv4":     constrained &^ AzureStrict, "ipv6": constrained &^ AzureStrict,
+	"uuid": constrained &^ AzureStrict,
+	"uri":  outputs,
 }
 
 // What OpenAI accepts of a schema in total, and what Azure does where it states its own
@@ -93,7 +99,9 @@ var anthropicPatternBad = regexp.MustCompile(`\(\?|\\[bBpP]|\{\d*,?\d{3}`)
 // Definitions that nothing refers to count too: providers read them all.
 func outsideSubsets(doc any) map[Dialect]string {
 	root, _ := doc.(map[string]any)
-	w := subsetWalk{root: root, outside: make(map[Dialect]string), at: "#", refs: make(map[string][]schemaRef)}
+	w := subsetWalk{
+		root: root, outside: make(map[Dialect]string), at: "#", refs: make(map[string][]schemaRef),
+	}
 	if root["type"] != "object" {
 		w.fail(constrained, "", "is not of the type object")
 	}
@@ -220,7 +228,9 @@ func (w *subsetWalk) object(node map[string]any, path string) {
 }
 
 // children visits the schemas below a keyword.
-func (w *subsetWalk) children(node map[string]any, keyword, path string, levels int, optional bool) {
+func (w *subsetWalk) children(
+	node map[string]any, keyword, path string, levels int, optional bool,
+) {
 	below := path + "/" + keyword
 	switch value := node[keyword]; keyword {
 	case "items":
@@ -243,10 +253,12 @@ func (w *subsetWalk) children(node map[string]any, keyword, path string, levels 
 			if !required[name] {
 				w.optional++
 			}
-			if property, _ := properties[name].(map[string]any); property["anyOf"] != nil || len(typesOf(property)) > 1 {
+			if property, _ := properties[name].(map[string]any); property["anyOf"] != nil ||
+				len(typesOf(property)) > 1 {
 				w.unions++
 			}
-			w.schema(properties[name], below+"/"+escapePointer.Replace(name), levels, optional || !required[name])
+			w.schema(properties[name], below+"/"+escapePointer.Replace(name), levels, optional ||
+				!required[name])
 		}
 	case "$defs", "definitions":
 		w.definitions(value, keyword, path)
@@ -270,7 +282,9 @@ func (w *subsetWalk) definitions(value any, keyword, path string) {
 
 // keyword checks the value of a keyword.
 func (w *subsetWalk) keyword(node map[string]any, keyword, path string, levels int, optional bool) {
-	if fitting := keywordTypes[keyword]; fitting != nil && !slices.ContainsFunc(typesOf(node), func(t string) bool { return slices.Contains(fitting, t) }) {
+	if fitting := keywordTypes[keyword]; fitting != nil &&
+		!slices.ContainsFunc(typesOf(node),
+			func(t string) bool { return slices.Contains(fitting, t) }) {
 		w.fail(constrained, path, "has %q, which its type does not have", keyword)
 	}
 	text, _ := node[keyword].(string)
@@ -358,7 +372,8 @@ func (w *subsetWalk) values(list []any, types []string, path string) {
 	}
 	w.characters += characters
 	if texts > openAILongEnumMin && characters > openAILongEnumTextMax {
-		w.fail(strictModes, path, "has %d characters in one enum, more than %d", characters, openAILongEnumTextMax)
+		w.fail(strictModes, path, "has %d characters in one enum, more than %d", characters,
+			openAILongEnumTextMax)
 	}
 }
 
@@ -380,7 +395,9 @@ func (w *subsetWalk) ref(node map[string]any, ref, path string, levels int, opti
 	if place == "definitions" { // which Gemini ignores
 		w.fail(GeminiOutput, path, "refers to %q, which is not one of $defs", ref)
 	}
-	w.refs[w.at] = append(w.refs[w.at], schemaRef{to: ref, path: path, levels: levels, optional: optional})
+	w.refs[w.at] = append(w.refs[w.at], schemaRef{
+		to: ref, path: path, levels: levels, optional: optional,
+	})
 }
 
 // cycle returns where a definition refers to itself through references that are followed,
