@@ -80,6 +80,71 @@ type Options struct {
 func Process(
 	soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options,
 ) error {
+	if err := o.adjust(cfg); err != nil {
+		return err
+	}
+	// A read of a pipe may wait for ever. It ends with the job: the pipeline calls
+	// endInput.
+	reading, endInput := context.WithCancelCause(soft)
+	defer endInput(nil)
+	j, err := o.check(reading, stdio, cfg, input)
+	if err != nil {
+		return err
+	}
+	defer j.in.File.Close() //nolint:errcheck // read only
+
+	console := terminal.NewConsole(stdio.Err)
+	log := logging.NewConfigured(cfg, console)
+	defer logging.Flush(log)
+	done := true // nothing has to be kept for another run, or there is nothing yet
+	defer func() {
+		// Only now has the server stopped, which stores in the directory until then.
+		if o.unnamed(input) && done {
+			remove(j.dir, log)
+		}
+	}()
+	files := j.in.Beside()
+	defer files.Close() //nolint:errcheck // read only
+
+	// From here on there is a server, which the site owns.
+	site, err := OpenSite(soft, cfg, j.dir,
+		SiteOptions{
+			Files: files, MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err,
+			Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches,
+			Flags: o.Where(j.dir),
+		})
+	if err != nil {
+		return err
+	}
+	defer site.Close()
+	defer limitMemory(hard, site.Stage, o.LimitMemory)()
+
+	if err := j.resume(soft, site.Stage); err != nil {
+		return err
+	}
+	site.Stage.Log.Info("started", slog.String("job", j.dir),
+		slog.String("dashboard", site.HTTP.Start(hard, site.Stage.Log, site.Stage)))
+	if err := j.out.open(); err != nil {
+		return err
+	}
+	p := j.pipeline(site.Stage, stdio.Err, o)
+	p.endInput, p.console = endInput, console
+	p.resume, p.rest = o.howToResume(input, j.name), o.rest(cfg, input, j.dir)
+	p.resumable, p.flush = !o.unnamed(input), func() { logging.Flush(log) }
+
+	// Until the run has ended without an error, a standard input without a name keeps its
+	// job: its results are the only copy of the answers that were paid for.
+	done = false
+	err = j.run(soft, hard, site, p)
+	done = err == nil || config.IsInvalid(err)
+	if err != nil {
+		return err
+	}
+	return checkFailed(p.failed, p.written, o.FailOnError)
+}
+
+// adjust sets what a job on an embedded server needs, whatever the settings say.
+func (o *Options) adjust(cfg *config.Config) error {
 	if o.Format.Format == string(rowfile.FormatBatch) {
 		if err := o.checkBatch(cfg); err != nil {
 			return config.Invalid(err)
@@ -89,108 +154,12 @@ func Process(
 	cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 	cfg.Result.MaxAge = 0 // the output is written from the results
 	cfg.Order.Span = spanOf(cfg, o.Limit)
-
-	// A read of a pipe may wait for ever. It ends with the job: the pipeline calls
-	// endInput.
-	reading, endInput := context.WithCancelCause(soft)
-	defer endInput(nil)
-	checked, err := o.check(reading, stdio, cfg, input)
-	if err != nil {
-		return err
-	}
-	in, out, dir, name := checked.in, checked.out, checked.dir, checked.name
-	defer in.File.Close() //nolint:errcheck // read only
-
-	console := terminal.NewConsole(stdio.Err)
-	log := logging.NewConfigured(cfg, console)
-	defer logging.Flush(log)
-	unnamed, done := input == "-" && o.Job == "", true // nothing can resume it, or would
-	defer func() {
-		// Only now has the server stopped, which stores in the directory until then.
-		if unnamed && done {
-			remove(dir, log)
-		}
-	}()
-	files := in.Beside()
-	defer files.Close() //nolint:errcheck // read only
-
-	// From here on there is a server, which the site owns.
-	site, err := OpenSite(soft, cfg, dir,
-		SiteOptions{
-			Files: files, MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err,
-			Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches,
-			Flags: o.Where(dir),
-		})
-	if err != nil {
-		return err
-	}
-	defer site.Close()
-
-	s := site.Stage
-	defer limitMemory(hard, s, o.LimitMemory)()
-	if then := checked.then; then != nil {
-		if err := checkOrder(soft, s.Conn.NC(), cfg, name); err != nil {
-			return err
-		}
-		s.Log.Info("resuming", slog.String("job", dir))
-		if err := checked.now.takeOver(*then, dir, s.Log); err != nil {
-			return err
-		}
-	}
-	s.Log.Info("started", slog.String("job", dir),
-		slog.String("dashboard", site.HTTP.Start(hard, s.Log, s)))
-	if err := out.open(); err != nil {
-		return err
-	}
-
-	rows := in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
-	p := &Pipeline{
-		Stage: s, Stderr: stdio.Err, Out: out.writer(), Format: writeJSONLine,
-		rewrite: out.rewriter(),
-		Source:  rows, Total: in.Rows, limit: o.Limit, retry: o.Retry, summary: o.Summary,
-		resumable: !unnamed, earlier: checked.then != nil,
-		endInput: endInput, resume: o.howToResume(input, name), rest: o.rest(cfg, input, dir),
-		console: console,
-		flush:   func() { logging.Flush(log) },
-	}
-	shown := out.special != nil && terminal.Is(out.special)
-	switch {
-	case in.Layout.Format == rowfile.FormatBatch:
-		p.Format = (&batchLines{field: cfg.Prompt.ResponseField, shown: shown}).write
-	case shown:
-		p.Format = showResult
-	}
-
-	// A pipe has no hash. On a resume its rows are compared with those that are stored.
-	if in.Sum == "" {
-		p.unhashed = rows
-	}
-	if results := checked.results; results != nil {
-		p.Format = results.write
-		p.header = func(ctx context.Context, w io.Writer) error {
-			return results.writeHeader(ctx, w, rows)
-		}
-	}
-
-	// Until the run has ended without an error, a standard input without a name keeps its
-	// job: its results are the only copy of the answers that were paid for.
-	done = false
-	record(dir, jobs.Record{State: jobs.Running, Rows: in.Rows}, s.Log)
-	err = p.Run(soft, hard)
-
-	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
-	err = errors.Join(err, out.close(err == nil))
-	record(dir, p.record(soft, hard, err), s.Log) // before another process can open the job
-	if err == nil && o.Limit == 0 && in.Grown() {
-		s.Log.Warn("the input has grown meanwhile: the same command takes the rest",
-			slog.String("input", in.Name))
-	}
-	done = err == nil || config.IsInvalid(err)
-	if err != nil {
-		return err
-	}
-	return checkFailed(p.failed, p.written, o.FailOnError)
+	return nil
 }
+
+// unnamed reports whether the job has no name by which another run could resume it: its
+// rows are from standard input.
+func (o *Options) unnamed(input string) bool { return input == "-" && o.Job == "" }
 
 // checkedJob is a job of which everything is checked that can be before its server starts.
 type checkedJob struct {
@@ -200,6 +169,62 @@ type checkedJob struct {
 	dir, name string
 	now       identity
 	then      *identity // of an earlier run, or nil
+}
+
+// resume takes over the job of an earlier run, if there was one.
+func (j *checkedJob) resume(ctx context.Context, s *stage.Stage) error {
+	if j.then == nil {
+		return nil
+	}
+	if err := checkOrder(ctx, s.Conn.NC(), s.Cfg, j.name); err != nil {
+		return err
+	}
+	s.Log.Info("resuming", slog.String("job", j.dir))
+	return j.now.takeOver(*j.then, j.dir, s.Log)
+}
+
+// pipeline returns what takes the rows through the stage. The output must be open.
+func (j *checkedJob) pipeline(s *stage.Stage, stderr io.Writer, o Options) *Pipeline {
+	rows := j.in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
+	p := &Pipeline{
+		Stage: s, Stderr: stderr, Source: rows, Total: j.in.Rows,
+		Out: j.out.writer(), rewrite: j.out.rewriter(), Format: writeJSONLine,
+		limit: o.Limit, retry: o.Retry, summary: o.Summary, earlier: j.then != nil,
+	}
+	// A pipe has no hash. On a resume its rows are compared with those that are stored.
+	if j.in.Sum == "" {
+		p.unhashed = rows
+	}
+
+	shown := j.out.special != nil && terminal.Is(j.out.special)
+	switch {
+	case j.results != nil:
+		p.Format = j.results.write
+		p.header = func(ctx context.Context, w io.Writer) error {
+			return j.results.writeHeader(ctx, w, rows)
+		}
+	case j.in.Layout.Format == rowfile.FormatBatch:
+		p.Format = (&batchLines{field: s.Cfg.Prompt.ResponseField, shown: shown}).write
+	case shown:
+		p.Format = showResult
+	}
+	return p
+}
+
+// run runs the pipeline, closes the output, and records how the job stands.
+func (j *checkedJob) run(soft, hard context.Context, site *Site, p *Pipeline) error {
+	log := site.Stage.Log
+	record(j.dir, jobs.Record{State: jobs.Running, Rows: j.in.Rows}, log)
+	err := p.Run(soft, hard)
+
+	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
+	err = errors.Join(err, j.out.close(err == nil))
+	record(j.dir, p.record(soft, hard, err), log) // before another process can open the job
+	if err == nil && p.limit == 0 && j.in.Grown() {
+		log.Warn("the input has grown meanwhile: the same command takes the rest",
+			slog.String("input", j.in.Name))
+	}
+	return err
 }
 
 // check checks the input, the output, the prompt, the columns, and whether the job in the
@@ -292,7 +317,7 @@ func limitMemory(ctx context.Context, s *stage.Stage, limit func(bytes int64)) (
 
 // howToResume says how to continue an interrupted job.
 func (o *Options) howToResume(input, name string) string {
-	if input == "-" && o.Job == "" {
+	if o.unnamed(input) {
 		return fmt.Sprintf("only with --job can standard input be resumed; "+
 			"job %s has the results that are stored", name)
 	}
@@ -305,7 +330,7 @@ func (o *Options) rest(
 	cfg *config.Config, input, dir string,
 ) func(reason llm.Reason, repaired bool) string {
 	return func(reason llm.Reason, repaired bool) string {
-		if input == "-" && o.Job == "" { // the job is removed when it is done
+		if o.unnamed(input) { // the job is removed when it is done
 			return fmt.Sprintf("their results have it in %s_error; "+
 				"with --job NAME the job is kept, and stage tail shows it",
 				cfg.Prompt.ResponseField)
