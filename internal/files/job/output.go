@@ -42,7 +42,7 @@ type output struct {
 	temp    string // where it is written before it takes its place
 	force   bool   // the present file is replaced, even if it holds other data
 	notes   outputNotes
-	special io.Writer // a pipe, a terminal or the like, written directly; nil for a file
+	special io.Writer // a pipe, a terminal or the like, written directly, or nil for a file
 	device  string    // path that open opens as special, or "" if special is open already
 
 	mu     sync.Mutex

@@ -17,7 +17,7 @@ type Record struct {
 	// State is Running until the run ends. Where no process has the store open then, the
 	// run was killed.
 	State State `json:"state"`
-	Rows  int64 `json:"rows"` // of the input; -1: unknown
+	Rows  int64 `json:"rows"` // of the input, or -1 if unknown
 	// Why is the error that ended the run; empty means that none did.
 	Why string `json:"why,omitempty"`
 	// Counts are of the whole job where State is Done and they are known. Otherwise its

@@ -186,7 +186,7 @@ func placeText(line int64, item *int, items int) string {
 	return fmt.Sprintf("line %d, element %d of %d", line, *item, items)
 }
 
-// rest is the line in place of the calls that are not shown; "": all are.
+// rest is the line in place of the calls that are not shown. It is "" if all are.
 func (c *calls) rest() string {
 	switch n := c.count(); {
 	case n == 0:

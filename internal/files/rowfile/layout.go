@@ -31,7 +31,7 @@ const formatTSV = "tsv"
 type Spec struct {
 	Format    string // jsonl, csv, tsv, json or openai-batch; if it is empty, the file's name decides, or else its first lines
 	Delimiter string // the separator of the columns of CSV, one character, or tab; empty means the format's own
-	CSVTypes  string // string or auto; "": string
+	CSVTypes  string // string or auto, or "" for string
 	CSVStrict bool   // a quote within a value of CSV that does not begin with one makes a bad row
 }
 
@@ -88,7 +88,8 @@ func (s Spec) Layout(name string) (Layout, error) {
 	return l, err
 }
 
-// formatOf returns the format that the extension of a file means, before .gz; "": none.
+// formatOf returns the format that the extension of a file means, before .gz, or "" if it
+// means none.
 func formatOf(name string) string {
 	name = strings.TrimSuffix(strings.ToLower(name), ".gz")
 	switch filepath.Ext(name) {

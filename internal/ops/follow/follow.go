@@ -89,7 +89,7 @@ func (f *follower) store(ctx context.Context, waiting func()) error {
 }
 
 // changed returns when an entry of the directory was created or removed last, as the
-// address of a server is at its start and its end; zero if there is no directory.
+// address of a server is at its start and its end. It is zero if there is no directory.
 func changed(dir string) time.Time {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -27,7 +27,7 @@ const (
 )
 
 // Exporter sends the metrics of a stage to an OpenTelemetry collector, at the interval of
-// OTEL_METRIC_EXPORT_INTERVAL and once more at the end. Nil is off. Create it with
+// OTEL_METRIC_EXPORT_INTERVAL and once more at the end. A nil one is off. Create it with
 // [NewExporter].
 //
 // It never delays the stage. An export that fails is logged and its values are lost; the

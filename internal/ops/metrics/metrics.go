@@ -84,7 +84,7 @@ func registerProcess(registry *prometheus.Registry) {
 	)
 }
 
-// newMetrics makes the metrics of a stage; "": one that has no label.
+// newMetrics makes the metrics of a stage. Without a name they have no label for it.
 func newMetrics(build version.Build, stage string, snapshot func() status.Snapshot) *Metrics {
 	registry := prometheus.NewRegistry()
 	registerer := prometheus.Registerer(registry)

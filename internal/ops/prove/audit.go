@@ -105,7 +105,7 @@ func (p *prover) events(ctx context.Context, back time.Duration) (row *auditlog.
 }
 
 // choose returns the calls that a row event counts: those whose hash it has. They are
-// consecutive calls of one process, or of each element. Nil: some are missing.
+// consecutive calls of one process, or of each element. It returns nil if some are missing.
 func choose(row *auditlog.Row, calls []call) []proof.Calls {
 	calls = unique(calls)
 	if !slices.ContainsFunc(calls, func(c call) bool { return c.item != wholeRow }) {

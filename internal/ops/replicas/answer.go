@@ -29,7 +29,8 @@ const (
 // with [New], run it once with [Answerer.Run]. Safe for concurrent use.
 type Answerer struct {
 	// Row returns the calls in flight of a row, and why the row waits. It is set before
-	// Run, and is called with a context of [rowWithin]. Nil: nobody knows.
+	// Run, and is called with a context of [rowWithin]. It is nil if
+	// nobody knows.
 	Row func(ctx context.Context, row uint64) ([]Call, *hold.Hold)
 
 	nc   atomic.Pointer[nats.Conn]
@@ -111,7 +112,7 @@ func (a *Answerer) listen(asked chan *nats.Msg) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
-// rowAsked returns the row that a question is about, or 0: it is another question.
+// rowAsked returns the row that a question is about. It returns 0 for another question.
 func (a *Answerer) rowAsked(body []byte) uint64 {
 	var q question
 	if a.Row == nil || len(body) == 0 || json.Unmarshal(body, &q) != nil {

@@ -16,18 +16,18 @@ import (
 // Gathered is what the replicas of a stage have answered.
 type Gathered struct {
 	Stage string
-	// Own is the summary of the replica that asks; nil means that none of the stage does.
+	// Own is the summary of the replica that asks. It is nil if another program asks.
 	Own     *Summary
 	answers [][]byte
 	// Problem is why others could not be asked, so that they are unknown rather than
-	// missing; empty means that they were.
+	// missing. It is empty if they were asked.
 	Problem string
 }
 
-// Ask asks all replicas of a stage, and waits for their answers for [GatherFor]. own is
-// that of the replica that asks; nil stands for another program, which waits until
-// [FirstWithin] for a first answer, and then for the others. It sends one message. It ends
-// early with ctx.
+// Ask asks all replicas of a stage, and waits for their answers for [GatherFor]. own is the
+// summary of the replica that asks. Another program gives nil, and then Ask waits until
+// [FirstWithin] for a first answer before it waits for the others. It sends one message, and
+// ends early with ctx.
 func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathered {
 	return ask(ctx, nc, stage, own, nil)
 }

@@ -80,8 +80,8 @@ type Pauses struct {
 	Advice string `json:"advice"`
 }
 
-// Merge puts answers together. The memory, nil: there is none, learns who has answered,
-// and knows who does not any more.
+// Merge puts answers together. The memory, which may be nil, learns who has answered, and
+// knows who does not any more.
 func Merge(g Gathered, m *Memory, now time.Time) Whole {
 	w := Whole{
 		Stage: g.Stage, Time: now.UTC(), Problem: g.Problem, Pauses: []Pauses{}, RowErrors: []RowErrors{}, Replicas: []Replica{}, Partitions: []Owned{},

@@ -359,7 +359,7 @@ func (a *Activity) StarvedSince(now time.Time) time.Time {
 }
 
 // RefusedSince returns the time of the first refusal since the last success, and how many
-// calls were refused since then; zero if none was.
+// calls were refused since then. Both are zero if none was.
 func (a *Activity) RefusedSince() (first time.Time, calls int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

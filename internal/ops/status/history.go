@@ -99,8 +99,8 @@ func (h *History) add(s Sample) {
 	}
 }
 
-// Last returns the last sample, nil if there is none, and the rows emitted per second
-// over the last half minute.
+// Last returns the last sample, and the rows emitted per second over the last half minute.
+// The sample is nil if there is none yet.
 func (h *History) Last() (s *Sample, rows float64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,16 +16,17 @@ const StalledAfter = 20 * time.Second
 // has done.
 type Sight struct {
 	At time.Time
-	// The server's counts. Asked is false where it gave none: then only rows that are
-	// taken can be missed.
+	// These are the server's counts. Asked is false where it gave none. Then only rows that
+	// this process has taken can be missed.
 	Asked               bool
 	Pending, AckPending uint64
 	Pinned              bool // some replica has the partition
 	// Mine says that this replica serves the partition, or that it is its turn to.
 	Mine bool
-	// What this process counts: rows emitted, the last of them, taken without a result,
-	// of those answered, in the batch lane; calls that have begun for its rows, and what
-	// is in flight and waits in the pool, for all partitions.
+	// These are the counts of this process: how many rows are emitted, and which was the
+	// last; how many are taken and have no result, and how many of these are answered, or
+	// in the batch lane; how many calls have begun for its rows; and how many calls are in
+	// flight, and jobs wait in the pool, for all partitions.
 	Emitted, Mark          uint64
 	Open, Answered, Parked int
 	Begun                  uint64

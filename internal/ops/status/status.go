@@ -61,10 +61,10 @@ type Report struct {
 	Time     time.Time      `json:"time"`
 	UptimeS  float64        `json:"uptime_seconds"`
 	State    State          `json:"state"`
-	Why      string         `json:"why"` // the reason of the state; empty for working, idle and the like
+	Why      string         `json:"why"` // the reason of the state, or empty where it needs none, as when working or idle
 	Since    *time.Time     `json:"since"`
-	Do       string         `json:"do"`     // what to do first; empty for working and idle
-	Row      *uint64        `json:"row"`    // the one that answered rows wait for; null but in that state
+	Do       string         `json:"do"`     // what to do first, or empty when working or idle
+	Row      *uint64        `json:"row"`    // the one that answered rows wait for, or null if none wait
 	Behind   *int           `json:"behind"` // how many answered rows wait for it
 	Ready    bool           `json:"ready"`
 	Reason   string         `json:"reason"`
@@ -72,7 +72,7 @@ type Report struct {
 	Control  bool           `json:"control"`           // whether stage pause, resume, probe and drain are obeyed
 	Drained  string         `json:"drained,omitempty"` // who asked it to hand over its partitions; empty means nobody
 	Order    streams.Order  `json:"order"`
-	OrderKey string         `json:"order_key"` // where a row's key is; empty but in order by key
+	OrderKey string         `json:"order_key"` // where a row's key is, or empty if results are not in order by key
 	Stop     *StopReport    `json:"stop"`      // null: it does not stop
 	Rows     rowsReport     `json:"rows"`
 	Pool     PoolReport     `json:"pool"`
@@ -81,8 +81,8 @@ type Report struct {
 	Latency  LatencyReport  `json:"latency"`
 	// Pace is what it was worth to make calls side by side, since the start.
 	auditlog.Pace
-	// LastRefusal is what a provider said when it last refused a call; null: none was
-	// refused since the start.
+	// LastRefusal is what a provider said when it last refused a call. It is null if none
+	// was refused since the start.
 	LastRefusal *RefusalReport    `json:"last_refusal"`
 	Usage       UsageReport       `json:"usage"`
 	Models      []ModelReport     `json:"models"`
@@ -141,8 +141,8 @@ type PoolReport struct {
 }
 
 // LatencyReport has the percentiles of the latency of calls that succeeded within the
-// last minute; null: there is none. P50 and P90 are in seconds, as the oldest call in
-// flight is, which has no latency yet; null: none is in flight.
+// last minute, or null if none did. P50 and P90 are the same in seconds. The oldest call in
+// flight has no latency yet: its age is in seconds, too, and is null if none is in flight.
 type LatencyReport struct {
 	Calls           int      `json:"calls"`
 	P50MS           *float64 `json:"p50_ms"`
@@ -225,8 +225,8 @@ type rowErrorReport struct {
 	Error    string `json:"error"` // without text of the row, or empty if it is unknown
 }
 
-// callErrorReport counts the calls that failed in one way; status code 0: there was no
-// reply.
+// callErrorReport counts the calls that failed in one way. The status code is 0 if there
+// was no reply.
 type callErrorReport struct {
 	Provider   string `json:"provider"`
 	Model      string `json:"model"`

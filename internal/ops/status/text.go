@@ -101,7 +101,8 @@ func WritePartitionHolds(line func(...string), holds hold.List, now time.Time) {
 	}
 }
 
-// lasting says for how long a hold lasts, as in ", for 2m0s"; empty where that is unknown.
+// lasting says for how long a hold lasts, as in ", for 2m0s". It returns "" where that is
+// unknown.
 func lasting(h *hold.Hold, now time.Time) string {
 	if h.Since.IsZero() {
 		return ""

@@ -23,8 +23,8 @@ type Failures struct {
 	// Before is where the next page begins: the rows that failed before this event of the
 	// audit stream, or 0.
 	Before uint64 `json:"before"`
-	// Events is how many events of rows were read, and Since when the oldest of them was
-	// stored; null: none was read.
+	// Events is how many events of rows were read. Since is when the oldest of them was
+	// stored, or null if none was read.
 	Events   int        `json:"events"`
 	Since    *time.Time `json:"since"`
 	Payloads bool       `json:"payloads"` // whether errors are shown

@@ -405,7 +405,7 @@ func (s *history) steps(cfg *config.Config, result *emission) (steps []step) {
 	return append(steps, s.end(cfg, s.emitted(result), result)...)
 }
 
-// queued is when the row was queued first; zero means that it is not in the audit.
+// queued is when the row was queued first. It is zero if that is not in the audit.
 func (s *history) queued() (first time.Time) {
 	for _, e := range s.events {
 		if e.Row != nil && (first.IsZero() || e.Row.QueuedAt.Before(first)) {
@@ -415,8 +415,8 @@ func (s *history) queued() (first time.Time) {
 	return first
 }
 
-// emitted returns the row event of the term that stored the result; without a result the
-// last row event; nil means that there is none.
+// emitted returns the row event of the term that stored the result. Without a result it
+// returns the last row event, or nil if there is none.
 func (s *history) emitted(result *emission) (emitted *auditlog.Row) {
 	for _, e := range s.events {
 		if e.Row != nil && (emitted == nil || result == nil || e.Row.Owner == result.owner) {

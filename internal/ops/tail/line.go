@@ -102,7 +102,8 @@ func subjectOf(c *auditlog.Call) string {
 	return fmt.Sprint("row ", c.Sequence) + itemText(c.Item)
 }
 
-// itemText names an element of a row, which is counted from 0; nil means the whole row.
+// itemText names an element of a row, which is counted from 0. For nil, which stands for
+// the whole row, it returns "".
 func itemText(item *int) string {
 	if item == nil {
 		return ""
@@ -184,7 +185,7 @@ func attemptsText(r *auditlog.Row) string {
 	return text
 }
 
-// keyText names the key of a row. Empty where the order is not that by key.
+// keyText names the key of a row. It returns "" if results are not in order by key.
 func keyText(r *auditlog.Row) string {
 	switch {
 	case r.Key == nil:

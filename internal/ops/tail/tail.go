@@ -26,7 +26,7 @@ type Options struct {
 	Follow bool            // wait for new events; History ignores it
 	Colour bool            // for a terminal
 	// Now returns the calls in flight of the row, and what it waits for in one line or
-	// empty. History shows both while the row has no result. Nil: nobody knows.
+	// empty. History shows both while the row has no result. It is nil if nobody knows.
 	Now func(ctx context.Context) (calls []InFlight, waits string)
 }
 

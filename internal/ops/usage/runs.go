@@ -25,7 +25,7 @@ type run struct {
 	first, last time.Time
 	calls       time.Duration // of all of them
 	throttled   time.Duration
-	slots       int // of its pool; 0 if its first event is not among those that were read
+	slots       int // of its pool, or 0 if its first event is not among those that were read
 }
 
 func newRuns() runs { return runs{byID: make(map[string]*run)} }

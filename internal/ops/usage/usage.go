@@ -141,7 +141,8 @@ func NewBook(by []Dimension) *Book {
 // by.
 func (b *Book) AddOf(c *auditlog.Call, value string) { b.call(c, value) }
 
-// Add adds an event of any kind. Nil is one that cannot be read: it is counted as such.
+// Add adds an event of any kind. A nil event is one that cannot be read, and is counted as
+// such.
 //
 // The event of a call may be stored twice: a publish that is repeated after the stream's
 // window of message ids has passed stores a second copy, and a line of a provider's batch

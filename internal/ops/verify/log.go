@@ -22,7 +22,7 @@ type logVerifier struct {
 	*findings
 	logFacts
 
-	results func() (*stored.ResultRow, error) // in the order of the log; nil at its end
+	results func() (*stored.ResultRow, error) // in the order of the log, and nil at its end
 	claims  []stored.Claim
 	input   inputRows
 	bodies  *bodies // for what the rows of the input show

@@ -17,8 +17,8 @@ type streamLoss struct {
 	front   uint64                // messages that are gone from its beginning
 	inside  int                   // messages that are gone after its first one
 	oldest  time.Time             // when its first message was stored
-	gone    time.Time             // messages stored from then on are all there; zero if all are
-	expired time.Time             // messages stored before then can have expired; zero if none can
+	gone    time.Time             // messages stored from then on are all there, or zero if all are
+	expired time.Time             // messages stored before then can have expired, or zero if none can
 
 	// recreated is set when the stream is younger than the results that its messages were
 	// stored before: an earlier stream of its name was deleted, perhaps while a process
@@ -175,7 +175,7 @@ func (all *losses) gapOf(log *logVerifier, runs *runVerifier) auditGap {
 	}
 }
 
-// auditGone returns from when on the audit of a partition is complete; zero means all of it
+// auditGone returns from when on the audit of a partition is complete, or zero if all of it
 // is. gone is the same for the whole stream. If the start of the process that made the first
 // claim is in the audit, no event before that was about the partition.
 func (all *losses) auditGone(log *logVerifier, runs *runVerifier, gone time.Time) time.Time {

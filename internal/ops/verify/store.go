@@ -48,7 +48,7 @@ func (s *store) streamInfo(ctx context.Context, name string) (*jetstream.StreamI
 	return stream.CachedInfo(), nil
 }
 
-// row reads one row of the input; nil means that it is gone.
+// row reads one row of the input. It returns nil if the row is gone.
 func (s *store) row(ctx context.Context, seq uint64) (*stored.InputRow, error) {
 	m, err := streams.MessageAt(ctx, s.js.Conn(), s.cfg.Input.Stream, seq)
 	if err != nil {
