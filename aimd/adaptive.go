@@ -204,7 +204,7 @@ func NewAdaptive(cfg AdaptiveConfig) (*Adaptive, error) {
 		history: newHistory(cfg.PoolSize),
 		callSec: newCallTime(),
 	}
-	l.noise.base = usualFirst
+	l.noise.base = noiseGone
 	l.note()
 	return l, nil
 }
@@ -248,7 +248,7 @@ func (l *Adaptive) Sent(now time.Time, inFlight int) Ticket {
 	d := l.delay(l.now)
 	l.discountIdle(l.now-l.due-d, d, inFlight)
 	l.due = max(l.due+d, l.now-lateness*d)
-	canary := l.pause.sends(l.now)
+	canary := l.pause.sends(l)
 	if l.phase == Drain && l.epoch.witness == none && !canary {
 		l.epoch.witness = l.now
 	}
@@ -439,7 +439,7 @@ func (l *Adaptive) giveWay(m mark) {
 	if m.epoch != l.epoch.number {
 		return
 	}
-	if l.holds(m.at) || l.phase == Start && m.seq-l.before <= earlyCalls {
+	if l.holds(m.at) || l.phase == Start && m.seq-l.before <= fewCalls {
 		l.noise.suspicion.suspect(l, m)
 	}
 	l.epoch.cuts++

@@ -18,9 +18,10 @@ const (
 	// The loss is an average over about so many attempts: a second of them at the pace of
 	// most limits.
 	lossCalls = 32.0
-	// Before any attempt it is 0, as if this many had been accepted: after two refusals
-	// among the first two it is 2/10.
-	lossGuessCalls = 8.0
+	// Chance decides about so few attempts. The loss begins as if this many had been
+	// accepted, so that after two refusals among the first two it is 2/10; and refusals of
+	// the first few are suspicious, as a limiter has room for those.
+	fewCalls = 8
 	// At this loss all the law's waits are twice as long; they grow with the cube, so the
 	// loss of a client that is alone with the server (1 to 10%) has nearly no effect,
 	// while 16 that disturb each other share it fairly.
@@ -100,7 +101,7 @@ type loss struct {
 // count counts an attempt that has ended: 1 if it was refused, 0 if not.
 func (l *loss) count(refused float64) {
 	l.ended++
-	l.share += (refused - l.share) / min(lossGuessCalls+l.ended, lossCalls)
+	l.share += (refused - l.share) / min(fewCalls+l.ended, lossCalls)
 }
 
 // refusalTime learns how long refusals take, as TCP learns its round trip.

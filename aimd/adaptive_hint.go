@@ -9,11 +9,10 @@ const (
 	// Pauses are longer by up to this share, so that clients that got the same hint do
 	// not all return at once.
 	pauseJitter = 0.02
-	// The first canary goes this long after a pause began, and each next one after so
-	// many times as long as the last: a wait of two minutes costs seven calls, and one
-	// that is untrue at most doubles the time that it lasts.
-	canarySec    = 0.95
-	canaryGrowth = 2.0
+	// The first canary goes this long after a pause began. The multiplier lengthens the
+	// wait for each next one: with a multiplier of 2 a pause of two minutes costs seven
+	// calls, and one that is untrue at most doubles the time that it lasts.
+	canarySec = 0.95
 	// No pause is longer than a year, so that a nonsensical one cannot overflow.
 	pauseMostSec = 366 * 24 * 3600
 )
@@ -49,12 +48,12 @@ func (p *pause) known(l *Adaptive) float64 {
 }
 
 // sends reports whether the attempt that goes now is a canary.
-func (p *pause) sends(now float64) bool {
-	if p.until <= now {
+func (p *pause) sends(l *Adaptive) bool {
+	if p.until <= l.now {
 		return false
 	}
-	p.tried, p.flies = now, true
-	p.wait *= canaryGrowth
+	p.tried, p.flies = l.now, true
+	p.wait *= l.cfg.Multiplier
 	return true
 }
 

@@ -28,10 +28,6 @@ const (
 	// Each attempt more than a limiter has room for makes the limiter ten times less
 	// likely.
 	probeSteepness = 2.3
-	// Refusals among so many attempts at the beginning are suspicious, too: a limiter has
-	// room for the first few. In the first start it takes so many attempts to tell whether
-	// refusals are sporadic.
-	earlyCalls = 8
 	// The refusals that probes may cost: so many at first, and then for each suspicious
 	// refusal a little, and the more the higher the loss is. At a loss of .1 that is .11,
 	// at a third .4, at a half 1.1.

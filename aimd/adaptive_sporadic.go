@@ -17,10 +17,10 @@ const (
 	// There are more refusals than usual if they exceed the usual number by so many
 	// standard deviations.
 	sporadicSigmas = 4.0
-	// The usual loss: as guessed at first, as taken for start, where it can't be
-	// measured, and the most that is believed. A server that is too slow for the rate
-	// would otherwise be taken for one that refuses more and more.
-	usualFirst, usualStart, usualMost = 0.02, 0.05, 0.07
+	// The usual loss: as taken for start, where it can't be measured, and the most that is
+	// believed. A server that is too slow for the rate would otherwise be taken for one
+	// that refuses more and more.
+	usualStart, usualMost = 0.05, 0.07
 	// It is an average over at least so many attempts, and over a second.
 	usualCalls = 256.0
 )
@@ -40,7 +40,7 @@ func (l *Adaptive) sporadic(m mark) bool {
 	case math.IsInf(l.pace, 1):
 		return false // no climb would ever correct a rate that is a little too high
 	case l.phase == Start && l.estimate == 0:
-		least = max(earlyCalls, enough)
+		least = max(fewCalls, enough) // the first start is faster than it can tell
 	case sporadicSec*m.rate < enough:
 		return false
 	}
