@@ -217,7 +217,7 @@ func (l *Adaptive) Next(now time.Time, inFlight int) time.Time {
 	l.noise.settle(l)
 	l.judgeSilence()
 	l.noise.suspicion.start(l, inFlight)
-	at := max(l.mayGo(), l.pause.opens(l), l.slots.opens(l.now, inFlight), l.queue.opens(l.now, inFlight))
+	at := max(l.mayGo(), l.pause.opens(l), l.slots.opens(inFlight), l.queue.opens(l.now, inFlight))
 	if at <= l.now {
 		return now
 	}

@@ -158,6 +158,17 @@ func afterProbe(t *testing.T, refused int, again bool) *Adaptive {
 	return l
 }
 
+// Each further slot has its own time to open: where several opened at one instant, all the pool's could.
+func TestSlotsOpenOneAfterTheOther(t *testing.T) {
+	s := slots{limit: 8}
+	for i := range 1000 {
+		s.since = float64(i) / 7
+		if first, second := s.opens(8), s.opens(9); s.opens(7) != 0 || second <= first {
+			t.Fatalf("after %.3f s: the ninth slot opens at %v, the tenth at %v", s.since, first, second)
+		}
+	}
+}
+
 // A refusal near the limit that a probe has met is the limiter's. Further below, noise may make the law sink.
 func TestALimiterThatAProbeHasMetNeedsNoOther(t *testing.T) {
 	for rate, want := range map[float64]bool{20: false, 16: false, 26: false, 12: true, 32: true} {
