@@ -9,12 +9,13 @@ import (
 const (
 	// The most calls that a server's bucket is taken to give beyond its rate. Less makes
 	// the law overrate servers with a larger one, more makes it underrate those with a
-	// smaller one.
+	// smaller one. A probe has so many attempts more than a limiter gained room for.
 	burstCalls = 3.0
 	// Refusals that take longer than this are not waited for, as the server's bucket runs
 	// over meanwhile. It is also the guess until the first refusal has shown how long they
-	// take.
-	silenceMaxSec = 0.3
+	// take. And whether a refusal is sporadic is judged by the attempts of this time before
+	// it, so that a fall of the rate is soon noticed.
+	shortSec = 0.25
 	// The loss is an average over about so many attempts: a second of them at the pace of
 	// most limits.
 	lossCalls = 32.0
@@ -69,18 +70,6 @@ func (l *Adaptive) measure(m mark) (rate, sure float64) {
 	return min(max(rate, sure), m.rate), min(sure, m.rate)
 }
 
-// corrected returns the old estimate where the measurement may be less only because some
-// attempts are refused for no reason: each climb that such refusals end would otherwise
-// lower it a little. Where they are rare they end few climbs, and an estimate that is a
-// little too high must not go on making them look usual.
-func (l *Adaptive) corrected(measured float64) float64 {
-	usual := l.noise.base
-	if l.phase == Cruise && !l.noise.on && usual >= noiseGone && measured < l.estimate && measured >= l.estimate*(1-usual) {
-		return l.estimate
-	}
-	return measured
-}
-
 // patience returns by how much to wait longer because many attempts are refused: then
 // others use the server too, and the climbs of all add up. All of them see the same loss,
 // so none gains by it.
@@ -122,13 +111,13 @@ func (r *refusalTime) add(sec float64) {
 // surely returns the seconds after which an attempt that was to be refused has been.
 func (r *refusalTime) surely() float64 {
 	if !r.mean.known {
-		return silenceMaxSec
+		return shortSec
 	}
 	return r.mean.value + max(4*r.dev, r.mean.value/10)
 }
 
 // expected is surely, unless that takes too long.
-func (r *refusalTime) expected() float64 { return min(r.surely(), silenceMaxSec) }
+func (r *refusalTime) expected() float64 { return min(r.surely(), shortSec) }
 
 // newCallTime returns the duration of accepted attempts before the first: a guess.
 func newCallTime() mean { return mean{value: 1} }

@@ -31,7 +31,7 @@ func TestDrainOfALawThatHearsLate(t *testing.T) {
 		if got := law.Rate(now); math.Abs(got-test.rate) > 1e-9 || law.Phase() != Drain {
 			t.Fatalf("after %d refusals %v at %g/s, want drain at %g/s", i+1, law.Phase(), got, test.rate)
 		}
-		if got := law.silence(); i > 0 && got != test.silence.Seconds() || i == 0 && got > silenceMaxSec {
+		if got := law.silence(); i > 0 && got != test.silence.Seconds() || i == 0 && got > shortSec {
 			t.Errorf("after %d refusals silence counts after %v s, want %v", i+1, got, test.silence)
 		}
 	}

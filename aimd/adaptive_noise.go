@@ -7,12 +7,8 @@ const (
 	// The share is an average over about so many attempts. A start is over sooner than it
 	// meets them, so that what a limiter refuses at its end is not counted.
 	noiseCalls = 64.0
-	// When the noise is found, the share is guessed from the probe and a few attempts
-	// before it. Of these as many were refused as of all attempts of late, but at least
-	// this part.
-	noiseGuess = 0.15
-	// At a smaller share the noise has gone, and a smaller usual loss does not correct a
-	// measurement. It is also the usual loss at first. At a larger one it is no noise.
+	// At a smaller share the noise has gone. It is also the usual loss at first. At a larger
+	// one it is no noise.
 	noiseGone, noiseMost = 0.02, 0.6
 	// The alarm is for a limiter that refuses this part of what the noise lets through.
 	// Less would take longer to tell from chance, more would let a climb go on for longer.
@@ -61,10 +57,13 @@ func (n *noise) share() float64 {
 // begin takes note that the server refuses at random: of the attempts that were sent in
 // probes, so many were refused. The law had measured noise until then, so it returns to
 // its first state, [Start]. It starts from the rate of before, which got through.
+//
+// The share is guessed from the probe and a few attempts before it. Of these as many were
+// refused as of all attempts of late, but at least as many as noise refuses on average.
 func (n *noise) begin(l *Adaptive, sent, refused int) {
 	n.on = true
 	n.counted = fewCalls + float64(sent)
-	n.base = (fewCalls*max(noiseGuess, l.loss.share) + float64(refused)) / n.counted
+	n.base = (fewCalls*max(averageNoise(), l.loss.share) + float64(refused)) / n.counted
 	n.held = 1
 	n.settled = l.history.last
 	l.epoch.heal()

@@ -8,37 +8,20 @@ const (
 	// what they are before any probe. A limiter is likelier then, so it takes more than
 	// it would otherwise.
 	oddsSure = 1.85
-	// At odds above e^oddsPromising another probe follows at once, as long as the credit
-	// lasts.
-	oddsPromising = 0.3
-	// A refusal is the limiter's own if it came at a rate that is no more than this factor
-	// from the rate at which a probe has last met one. For example, after one at 20/s
-	// refusals at 14/s to 29/s ask for no probe.
-	limiterNear = 0.7
-	// A limiter may be a little faster than measured, since others use it, too: by so
-	// many attempts a second.
-	probeOthers = 2.0
-	// A probe has so many attempts more than a limiter gained room for, and more where many
-	// are refused: at a loss of a third, half as many again. One with less than
-	// probeLeast more says nothing, and one larger than probeMost costs more than it is
-	// worth.
-	probeMore  = 3.0
-	probeLeast = 1.5
-	probeMost  = 16
+	// Each of many clients of a server makes so few calls a second. A limiter may be faster
+	// than measured by this, since others use it, too; and at a lower rate the credit is in
+	// proportion to the rate, unless the law sinks.
+	clientRate = 2.0
 	// Each attempt more than a limiter has room for makes the limiter ten times less
 	// likely.
 	probeSteepness = 2.3
-	// The refusals that probes may cost: so many at first, and then for each suspicious
-	// refusal a little, and the more the higher the loss is. At a loss of .1 that is .11,
+	// The refusals that probes may cost, and the most attempts of one: so many at first, and
+	// then for each suspicious refusal a little, and the more the higher the loss is. At a loss of .1 that is .11,
 	// at a third .4, at a half 1.1.
-	probeCredit                = 10.0
+	probeCredit                = 10
 	probeEarned, probeEarnLoss = 0.1, 8.0
-	// At less than this rate the credit is in proportion to it, unless the law sinks: each
-	// of many clients of a slow server makes few calls.
-	probeFull = 2.0
-	// Where the server admitted this many times as much not long ago, noise most likely
-	// makes the law sink. Then a suspicious refusal earns so much.
-	provenTimes, probeEarnedSunk = 2.0, 1.0
+	// Where noise most likely makes the law sink, a suspicious refusal earns so much.
+	probeEarnedSunk = 1.0
 	// What was admitted is forgotten with this time constant, and so is what probes have
 	// shown.
 	suspicionSec = 40.0
@@ -47,6 +30,14 @@ const (
 // noiseShares are the shares of random refusals that probes look for. Each is as likely
 // as the others.
 var noiseShares = [...]float64{0.1, 0.2, 0.35, 0.5}
+
+// averageNoise returns the share to expect of noise before anything is known of it.
+func averageNoise() (mean float64) {
+	for _, share := range noiseShares {
+		mean += share / float64(len(noiseShares))
+	}
+	return mean
+}
 
 // suspicion is how the law finds out whether refusals are random. A refusal at no more
 // than the measured rate is suspicious: a limiter should have had room. So a probe is
@@ -94,6 +85,11 @@ type probe struct {
 
 // suspect takes note of a refusal of m where a limiter should have had room. It asks for a
 // probe if there was none a moment ago and probes have not cost too much.
+//
+// A refusal is a limiter's own if it came less than half a cut from the rate at which a
+// probe has last met one: with a multiplier of 2, after one at 20/s refusals at 14/s to
+// 28/s ask for no probe. Where the server admitted a whole cut more than the present rate
+// not long ago, noise most likely makes the law sink.
 func (s *suspicion) suspect(l *Adaptive, m mark) {
 	if l.noise.on || l.shared || l.stats.Successes == 0 { // noise lets something through
 		return
@@ -103,11 +99,12 @@ func (s *suspicion) suspect(l *Adaptive, m mark) {
 	rate := max(l.estimate, m.rate)
 	lost := l.loss.share
 	earned, left := probeEarned+probeEarnLoss*lost*lost*lost, credit(rate)
-	if m.rate*provenTimes < s.proven {
+	cut := l.cfg.Multiplier
+	if m.rate*cut < s.proven {
 		earned, left = probeEarnedSunk, probeCredit
 	}
 	s.cost = max(0, s.cost-earned)
-	if s.cost > left || m.rate > limiterNear*s.limit && m.rate*limiterNear < s.limit {
+	if s.cost > left || math.Abs(math.Log(m.rate/s.limit)) < math.Log(cut)/2 {
 		return
 	}
 	s.wanted = true
@@ -115,7 +112,7 @@ func (s *suspicion) suspect(l *Adaptive, m mark) {
 }
 
 // credit returns the refusals that probes may cost at a rate.
-func credit(rate float64) float64 { return probeCredit * min(1, rate/probeFull) }
+func credit(rate float64) float64 { return probeCredit * min(1, rate/clientRate) }
 
 // start begins the probe that is wanted, if there are slots for it.
 func (s *suspicion) start(l *Adaptive, inFlight int) {
@@ -125,10 +122,10 @@ func (s *suspicion) start(l *Adaptive, inFlight int) {
 	s.wanted = false
 	p := &s.probe
 	p.sent = l.now
-	p.gained = (p.rate + probeOthers) * (l.now - p.empty)
-	size := math.Ceil((probeMore + p.gained) / (1 - min(noiseMost, l.loss.share)))
-	p.size = min(int(size), probeMost, l.cfg.PoolSize-inFlight)
-	if float64(p.size) < probeLeast+p.gained || l.slots.limit > 0 {
+	p.gained = (p.rate + clientRate) * (l.now - p.empty)
+	size := math.Ceil((burstCalls + p.gained) / (1 - min(noiseMost, l.loss.share))) // at a loss of a third half as many again
+	p.size = min(int(size), probeCredit, l.cfg.PoolSize-inFlight)
+	if float64(p.size) < 1+p.gained || l.slots.limit > 0 { // a limiter may have room for all
 		return
 	}
 	p.left, p.refused, p.again = p.size, 0, false
@@ -154,7 +151,7 @@ func (s *suspicion) conclude(l *Adaptive) {
 		l.noise.begin(l, p.size, p.refused)
 	case p.refused < p.size:
 		l.proceed()
-		promising := s.odds > oddsPromising || p.again && tooMany > 0
+		promising := s.odds > 0 || p.again && tooMany > 0
 		if promising && p.refused > 0 && s.cost <= credit(p.rate) {
 			s.wanted, p.empty = true, p.sent
 		}

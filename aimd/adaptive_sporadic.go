@@ -4,10 +4,7 @@ import "math"
 
 // The constants of sporadic refusals.
 const (
-	// A refusal is judged by the attempts of this time before it: short, so that a fall
-	// of the rate is soon noticed.
-	sporadicSec = 0.25
-	// Fewer attempts than this in that time say nothing, so each refusal counts. It also
+	// Fewer attempts than this in a short time say nothing, so each refusal counts. It also
 	// keeps many slow clients of one server fair: to each of them the others' climbs look
 	// like sporadic refusals.
 	sporadicLeast = 4
@@ -17,10 +14,10 @@ const (
 	// There are more refusals than usual if they exceed the usual number by so many
 	// standard deviations.
 	sporadicSigmas = 4.0
-	// The usual loss: as taken for start, where it can't be measured, and the most that is
-	// believed. A server that is too slow for the rate would otherwise be taken for one
-	// that refuses more and more.
-	usualStart, usualMost = 0.05, 0.07
+	// The most that is believed to be usual: a server that is too slow for the rate would
+	// otherwise be taken for one that refuses more and more. Start, where it can't be
+	// measured, takes it for that.
+	usualMost = 0.07
 	// It is an average over at least so many attempts, and over a second.
 	usualCalls = 256.0
 )
@@ -41,12 +38,12 @@ func (l *Adaptive) sporadic(m mark) bool {
 		return false // no climb would ever correct a rate that is a little too high
 	case l.phase == Start && l.estimate == 0:
 		least = max(fewCalls, enough) // the first start is faster than it can tell
-	case sporadicSec*m.rate < enough:
+	case shortSec*m.rate < enough:
 		return false
 	}
 	refused, sent := 1.0, 1.0
 	for a := range l.history.before(m.seq) {
-		if a.at < l.since || m.at-a.at > sporadicSec && sent >= least {
+		if a.at < l.since || m.at-a.at > shortSec && sent >= least {
 			break
 		}
 		sent++
@@ -55,37 +52,27 @@ func (l *Adaptive) sporadic(m mark) bool {
 		}
 	}
 	held := m.rate <= l.estimate
-	more := refused >= l.noise.more(l.phase, sent, held)
-	l.noise.reckon(l, refused, held, more)
-	return !more
+	if refused >= l.noise.more(l.phase, sent, held) {
+		return false
+	}
+	l.noise.spared++
+	if held {
+		l.noise.base = min(usualMost, l.noise.base+(1-l.noise.base)*l.usualGain())
+	}
+	return true
 }
 
 // more returns how many refusals of so many attempts are more than usual.
 func (n *noise) more(p Phase, sent float64, held bool) float64 {
 	loss, least := n.base, 1.0
 	if p == Start {
-		loss = max(loss, usualStart)
+		loss = usualMost
 	}
 	if p == Start || held {
 		least = 2
 	}
 	usual := loss * sent
 	return max(least, math.Round(usual+sporadicSigmas*math.Sqrt(usual)))
-}
-
-// reckon counts a sporadic refusal at the measured rate into the usual loss, and takes
-// those before it out again if they turn out to be more than usual.
-func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
-	if !more {
-		n.spared++
-	}
-	switch {
-	case !held:
-	case more:
-		n.base = max(0, n.base-(refused-1)*l.usualGain())
-	default:
-		n.base = min(usualMost, n.base+(1-n.base)*l.usualGain())
-	}
 }
 
 // usualGain is the weight of an attempt in the usual loss.

@@ -131,7 +131,9 @@ func TestNoCanaryWhereNothingRemains(t *testing.T) {
 
 func TestACanaryMayBeDropped(t *testing.T) {
 	w := settled(t)
-	w.refuseInARow(outageFailures, Hint{RetryAfter: time.Hour})
+	for w.law.Stats().PausedUntil.IsZero() {
+		w.refuseInARow(1, Hint{RetryAfter: time.Hour})
+	}
 	canary := w.law.Next(at(w.now), 0)
 	w.law.Dropped(canary.Add(ms), w.law.Sent(canary, 1))
 	next := w.law.Next(canary.Add(2*ms), 0)
