@@ -2,10 +2,6 @@ package aimd
 
 // The constants of the server's hints.
 const (
-	// A Retry-After above this is long. Limiters that refill continuously ask for a
-	// second or so at each refusal, as the header counts whole seconds: waiting that long
-	// would leave the server idle for most of it.
-	longSec = 2.0
 	// Pauses are longer by up to this share, so that clients that got the same hint do
 	// not all return at once.
 	pauseJitter = 0.02
@@ -65,16 +61,16 @@ func (p *pause) lift(l *Adaptive) {
 	}
 }
 
-// applyHint begins or extends a pause that a hint asks for. A short Retry-After is obeyed
-// in an outage. A long one is obeyed one failure earlier, from the second refusal without
-// an accepted attempt in between.
+// applyHint begins or extends a pause that a hint asks for. A Retry-After is obeyed in an
+// outage only: limiters that refill continuously ask for a second or so at each refusal, as
+// the header counts whole seconds, and waiting that long would leave the server idle for
+// most of it.
 func (p *pause) applyHint(l *Adaptive, h Hint) {
 	if h.Remaining0 && h.Reset > 0 {
 		p.extend(l, h.Reset.Seconds(), PauseLimitReset)
 	}
-	wait := h.RetryAfter.Seconds()
-	if wait > longSec && l.epoch.failures >= outageFailures-1 || wait > 0 && l.epoch.failures >= outageFailures {
-		p.extend(l, wait, PauseRetryAfter)
+	if h.RetryAfter > 0 && l.epoch.failures >= outageFailures {
+		p.extend(l, h.RetryAfter.Seconds(), PauseRetryAfter)
 	}
 }
 
