@@ -237,7 +237,7 @@ func TestASmallerCallIsNoEvidenceOfNoise(t *testing.T) {
 
 // The law climbs little where many are refused, so it is at the measured rate that it learns of noise that grows.
 func TestNoiseMayGrow(t *testing.T) {
-	const runs = 5
+	const runs = 20
 	accepted := 0
 	for seed := range uint64(runs) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -244,7 +244,7 @@ func TestAMemberThatSleptListensBeforeItLeads(t *testing.T) {
 
 // Without any message each goes on by its own law, at its last share, and none sends more than the rest leave it.
 func TestNoMessages(t *testing.T) {
-	w := newWorld(t, 7, 8, 40, 5)
+	w := newWorld(t, 8, 8, 40, 5)
 	w.run(20)
 	w.dead = true
 	w.run(2.2)
