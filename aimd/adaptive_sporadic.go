@@ -17,7 +17,7 @@ const (
 	// The most that is believed to be usual: a server that is too slow for the rate would
 	// otherwise be taken for one that refuses more and more. Start, where it can't be
 	// measured, takes it for that.
-	usualMost = 0.07
+	usualMost = 0.05
 	// It is an average over at least so many attempts, and over a second.
 	usualCalls = 256.0
 )
@@ -52,14 +52,9 @@ func (l *Adaptive) sporadic(m mark) bool {
 		}
 	}
 	held := m.rate <= l.estimate
-	if refused >= l.noise.more(l.phase, sent, held) {
-		return false
-	}
-	l.noise.spared++
-	if held {
-		l.noise.base = min(usualMost, l.noise.base+(1-l.noise.base)*l.usualGain())
-	}
-	return true
+	more := refused >= l.noise.more(l.phase, sent, held)
+	l.noise.reckon(l, refused, held, more)
+	return !more
 }
 
 // more returns how many refusals of so many attempts are more than usual.
@@ -73,6 +68,21 @@ func (n *noise) more(p Phase, sent float64, held bool) float64 {
 	}
 	usual := loss * sent
 	return max(least, math.Round(usual+sporadicSigmas*math.Sqrt(usual)))
+}
+
+// reckon counts a sporadic refusal at the measured rate into the usual loss, and takes
+// those before it out again if they turn out to be more than usual.
+func (n *noise) reckon(l *Adaptive, refused float64, held, more bool) {
+	if !more {
+		n.spared++
+	}
+	switch {
+	case !held:
+	case more:
+		n.base = max(0, n.base-(refused-1)*l.usualGain())
+	default:
+		n.base = min(usualMost, n.base+(1-n.base)*l.usualGain())
+	}
 }
 
 // usualGain is the weight of an attempt in the usual loss.
