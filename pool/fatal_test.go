@@ -137,8 +137,8 @@ func TestProbesGoThroughThePacer(t *testing.T) {
 	})
 }
 
-// A job is past its deadline when its call ends, and begins a pause: it waits for the end of that, as the settings are no fault
-// of its own, and probes.
+// A job is past its deadline when its call ends, and begins a pause: it waits for the end of that, as the settings are
+// no fault of its own, and probes.
 func TestAJobThatPausesThePoolLateIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := running(t, pool.Config{Size: 1, RowTimeout: time.Second}, func(_ context.Context, _ int, a pool.Attempt) (int, pool.Verdict) {

@@ -98,7 +98,8 @@ func TestKeysComeBackInTurns(t *testing.T) {
 	}
 }
 
-// In stream order the rows of the one key come back as far as there is room, however many wait for them: no other key needs it.
+// In stream order the rows of the one key come back as far as there is room, however many wait for them: no other key
+// needs it.
 func TestRowsOfABufferThatIsNotSharedComeBackTogether(t *testing.T) {
 	const parked, complete, rows = 40, 40, 64
 	b := newBuffer[[]byte](t, Limits{Rows: rows, Span: 4096, Parked: parked}, 0)

@@ -220,8 +220,8 @@ func TestASuspendedMember(t *testing.T) {
 	}
 }
 
-// A member that was suspended while it was about to lead, as the leader had died, follows the one that took over meanwhile,
-// though of two leaders of a term the one with its name would win.
+// A member that was suspended while it was about to lead, as the leader had died, follows the one that took over
+// meanwhile, though of two leaders of a term the one with its name would win.
 func TestAMemberThatSleptListensBeforeItLeads(t *testing.T) {
 	w := newWorld(t, 1, 8, 40, 5)
 	w.run(10)

@@ -22,8 +22,8 @@ func TestTheRateStaysWithinItsUse(t *testing.T) {
 	}
 }
 
-// A server that is back from an outage may allow less than before. The probe by which a member finds that out is accepted, and
-// so comes with the same report.
+// A server that is back from an outage may allow less than before. The probe by which a member finds that out is
+// accepted, and so comes with the same report.
 func TestTheCommonLawRestartsOnceIfNobodyWasServed(t *testing.T) {
 	w := newWorld(t, 1, 3, 20, 5)
 	busy := true
@@ -57,8 +57,8 @@ func TestTheCommonLawRestartsOnceIfNobodyWasServed(t *testing.T) {
 	}
 }
 
-// What a report says that was doubled, or overtaken by a later one, is known already: to count it would count what the later
-// one said twice.
+// What a report says that was doubled, or overtaken by a later one, is known already: to count it would count what the
+// later one said twice.
 func TestAnOldReportIsNoNews(t *testing.T) {
 	w := newWorld(t, 1, 2, 20, 5)
 	w.run(1)
@@ -73,7 +73,8 @@ func TestAnOldReportIsNoNews(t *testing.T) {
 	}
 }
 
-// Whoever sends reports of ever new members fills no memory, and a member that leaves before it was known is not taken for one.
+// Whoever sends reports of ever new members fills no memory, and a member that leaves before it was known is not taken
+// for one.
 func TestTheMembersAreBounded(t *testing.T) {
 	w := newWorld(t, 1, 1, 20, 5)
 	w.run(1)

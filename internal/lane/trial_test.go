@@ -205,10 +205,10 @@ func TestARowThatWentLiveTakesNoHeldLine(t *testing.T) {
 	})
 }
 
-// Lines that were neither held nor taken are read once more, even where the results have lines of rows that have not come in
-// this term: these may wait for the rows of the lines that were left.
+// Lines that were neither held nor taken are read once more, even where the results have lines of rows that have not
+// come in this term: these may wait for the rows of the lines that were left.
 func TestLinesThatWereNotHeldAreReadOnceMore(t *testing.T) {
-	withBench(t, func(t *testing.T, b *bench) {
+	withBench(t, func(_ *testing.T, b *bench) {
 		b.api.answer = func(_ *remote, seq uint64) (batchapi.Kind, int) {
 			if seq <= trialLines+5 {
 				return batchapi.Answered, 400

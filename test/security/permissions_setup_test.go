@@ -8,7 +8,8 @@ import (
 	"github.com/llm-stage/stage/test/permissions"
 )
 
-// A user who was given the permissions before there were deferred batches still sets a stage up, and is told what is missing.
+// A user who was given the permissions before there were deferred batches still sets a stage up, and is told what is
+// missing.
 func TestSetupWithoutThePermissionsOfBatchesSaysSo(t *testing.T) {
 	t.Parallel()
 	g := stagetest.Value(permissions.Read("../../docs/permissions.md"))(t)

@@ -111,7 +111,8 @@ func watch(t *testing.T, nc *nats.Conn) *traffic {
 	return w
 }
 
-// on reports whether anything was published on a subject that an entry matches. more is closed when there is a new subject.
+// on reports whether anything was published on a subject that an entry matches. more is closed when there is a new
+// subject.
 func (w *traffic) on(entry string) (found bool, more <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,8 +124,8 @@ func (w *traffic) on(entry string) (found bool, more <-chan struct{}) {
 	return false, w.more
 }
 
-// allUsed checks that something was published on a subject of each entry. It waits for that: the last message of a command
-// that has ended may still be under way.
+// allUsed checks that something was published on a subject of each entry. It waits for that: the last message of a
+// command that has ended may still be under way.
 func (s *site) allUsed(who string, entries []string) {
 	s.t.Helper()
 	timeout, cancel := context.WithTimeout(s.t.Context(), patience)

@@ -193,8 +193,8 @@ func (s *site) eraseKilled(o erase.Options, steps int) bool {
 	return true
 }
 
-// Two erasures of a row at once leave one tombstone, as each counts as an erased result, and one rest of each event. One comes
-// to its end while the other is at some step, a later one for each row.
+// Two erasures of a row at once leave one tombstone, as each counts as an erased result, and one rest of each event.
+// One comes to its end while the other is at some step, a later one for each row.
 func TestTwoErasuresAtOnceStoreNothingTwice(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{}, nil)

@@ -77,7 +77,7 @@ func TestAnErrorOfAServerThatStopsEndsNothing(t *testing.T) {
 	read := false
 	err := Run(ctx, cfg, slog.New(slog.DiscardHandler), func() {}, func(_ context.Context, _ jetstream.JetStream, more bool) error {
 		if more {
-			go srv.Close()
+			go srv.Close() //nolint:contextcheck // Close has a bound of its own
 			return io.ErrUnexpectedEOF
 		}
 		read = true
