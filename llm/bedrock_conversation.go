@@ -107,8 +107,10 @@ var bedrockFormats = map[string]string{
 
 // media appends a block with a picture, a document or a sound.
 func (w *converseWriter) media(r *Request, m *Media) {
-	kind := map[MediaKind]string{KindImage: "image", KindFile: "document",
-		KindAudio: "audio"}[m.Kind]
+	kind := map[MediaKind]string{
+		KindImage: "image", KindFile: "document",
+		KindAudio: "audio",
+	}[m.Kind]
 	w.dst = append(append(append(w.dst, `{"`...), kind...), `":{"format":`...)
 	w.dst = jsonbytes.AppendString(w.dst, bedrockFormats[m.Type])
 	if m.Kind == KindFile {

@@ -544,8 +544,10 @@ func (s *sending) raw(
 		Header: h,
 	}).WithContext(httptrace.WithClientTrace(ctx, &s.trace))
 	if r.Body != nil && r.Size > 0 {
-		req.Body, req.ContentLength = io.NopCloser(&watch{r: r.Body, timer: w.timer,
-			timeout: w.timeout}), r.Size
+		req.Body, req.ContentLength = io.NopCloser(&watch{
+			r: r.Body, timer: w.timer,
+			timeout: w.timeout,
+		}), r.Size
 	}
 	return req
 }

@@ -352,8 +352,10 @@ var remedies = map[string]string{
 // (OpenAI, Azure, Groq, xAI), request-id (Anthropic), apim-request-id (Azure),
 // x-amzn-requestid (AWS). It is empty if the reply has none.
 func requestID(h http.Header) string {
-	for _, name := range [...]string{"X-Request-Id", "Request-Id", "Apim-Request-Id",
-		amznRequestID} {
+	for _, name := range [...]string{
+		"X-Request-Id", "Request-Id", "Apim-Request-Id",
+		amznRequestID,
+	} {
 		if id := h.Get(name); isWord(id) {
 			return id
 		}

@@ -33,8 +33,10 @@ const (
 )
 
 // keepNames are the names of the parts, in their order.
-var keepNames = [...]string{"reasoning", "logprobs", "tool_calls", "citations", "finish_reason",
-	"id", "raw"}
+var keepNames = [...]string{
+	"reasoning", "logprobs", "tool_calls", "citations", "finish_reason",
+	"id", "raw",
+}
 
 // KeepNames returns the names of all parts, in the order in which results have them.
 func KeepNames() []string { return slices.Clone(keepNames[:]) }

@@ -57,8 +57,10 @@ var (
 	}
 	geminiMedia = mediaRules{
 		name: "Gemini's generateContent",
-		types: []string{TypePNG, TypeJPEG, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg, TypeFLAC,
-			TypeM4A},
+		types: []string{
+			TypePNG, TypeJPEG, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg, TypeFLAC,
+			TypeM4A,
+		},
 		urls:  []MediaKind{KindImage, KindFile, KindAudio},
 		count: 3600, bytes: 100 << 20, file: 50 << 20 * 4 / 3,
 		tokens: geminiTokens,
@@ -84,8 +86,10 @@ var (
 	// their own.
 	bedrockMedia = mediaRules{
 		name: "Bedrock's Converse",
-		types: []string{TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg,
-			TypeFLAC, TypeM4A},
+		types: []string{
+			TypePNG, TypeJPEG, TypeGIF, TypeWebP, TypePDF, TypeWAV, TypeMP3, TypeOgg,
+			TypeFLAC, TypeM4A,
+		},
 		files:  5,
 		tokens: bedrockTokens,
 	}

@@ -108,10 +108,14 @@ const ticksPerUSD = 1e10
 type usageNames struct{ prompt, completion, promptDetails, completionDetails string }
 
 var (
-	chatUsage = usageNames{"prompt_tokens", "completion_tokens", "prompt_tokens_details",
-		"completion_tokens_details"}
-	responsesUsage = usageNames{"input_tokens", "output_tokens", "input_tokens_details",
-		"output_tokens_details"}
+	chatUsage = usageNames{
+		"prompt_tokens", "completion_tokens", "prompt_tokens_details",
+		"completion_tokens_details",
+	}
+	responsesUsage = usageNames{
+		"input_tokens", "output_tokens", "input_tokens_details",
+		"output_tokens_details",
+	}
 )
 
 // openAIReply is what matters of a reply of chat completions or of responses, as far as

@@ -76,8 +76,10 @@ var providers = [...]Provider{
 		BatchRPM: 60,
 		wire:     openAIWire, trim: []string{"/chat/completions", "/embeddings"},
 		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
-		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema",
-			"schema"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{
+			"response_format", "json_schema",
+			"schema",
+		},
 	},
 	{
 		Name: OpenAIResponses, Batches: true, BaseURL: "https://api.openai.com/v1",
@@ -90,8 +92,10 @@ var providers = [...]Provider{
 		wire:  func(*ProviderConfig) Wire { return ChatCompletions{FileURLs: true} },
 		trim:  []string{"/chat/completions", "/embeddings"},
 		embed: embeddingsWire, texts: openAITexts, tokens: openAIEmbedTokens,
-		dialect: schema.OpenAIStrict, SchemaMember: []string{"response_format", "json_schema",
-			"schema"},
+		dialect: schema.OpenAIStrict, SchemaMember: []string{
+			"response_format", "json_schema",
+			"schema",
+		},
 	},
 	{
 		Name: Azure, Batches: true, wire: azureWire, trim: []string{"/openai/v1", "/openai"},
@@ -100,8 +104,10 @@ var providers = [...]Provider{
 				Azure: true, AzureAPIVersion: cfg.AzureAPIVersion, VectorFormat: cfg.Vectors,
 			}
 		}, texts: openAITexts, tokens: openAIEmbedTokens,
-		dialect: schema.AzureStrict, SchemaMember: []string{"response_format", "json_schema",
-			"schema"},
+		dialect: schema.AzureStrict, SchemaMember: []string{
+			"response_format", "json_schema",
+			"schema",
+		},
 	},
 	{
 		Name: Anthropic, Batches: true, BaseURL: "https://api.anthropic.com/v1", BatchRPM: 60,
@@ -113,8 +119,10 @@ var providers = [...]Provider{
 		wire: func(*ProviderConfig) Wire { return GenerateContent{} }, version: "/v1beta",
 		embed:   func(cfg *ProviderConfig) Wire { return BatchEmbedContents{cfg.Vectors} },
 		texts:   100,
-		dialect: schema.GeminiOutput, SchemaMember: []string{"generationConfig",
-			"responseJsonSchema"},
+		dialect: schema.GeminiOutput, SchemaMember: []string{
+			"generationConfig",
+			"responseJsonSchema",
+		},
 	},
 	{
 		Name: Bedrock, Auth: AuthAWS, address: bedrockAddress,

@@ -302,8 +302,10 @@ func appendAnthropicTools(dst []byte, r *Request) []byte {
 	if r.ToolChoice.Mode == "" {
 		return dst
 	}
-	kind := map[ToolMode]string{ToolsAuto: "auto", ToolsNone: "none", ToolsRequired: "any",
-		ToolsFunction: "tool"}[r.ToolChoice.Mode]
+	kind := map[ToolMode]string{
+		ToolsAuto: "auto", ToolsNone: "none", ToolsRequired: "any",
+		ToolsFunction: "tool",
+	}[r.ToolChoice.Mode]
 	dst = append(append(append(dst, `,"tool_choice":{"type":"`...), kind...), '"')
 	if r.ToolChoice.Mode == ToolsFunction {
 		dst = jsonbytes.AppendString(append(dst, `,"name":`...), r.ToolChoice.Function)
@@ -328,8 +330,10 @@ func appendGeminiTools(dst []byte, r *Request) []byte {
 	if r.ToolChoice.Mode == "" {
 		return dst
 	}
-	mode := map[ToolMode]string{ToolsAuto: "AUTO", ToolsNone: "NONE", ToolsRequired: "ANY",
-		ToolsFunction: "ANY"}[r.ToolChoice.Mode]
+	mode := map[ToolMode]string{
+		ToolsAuto: "AUTO", ToolsNone: "NONE", ToolsRequired: "ANY",
+		ToolsFunction: "ANY",
+	}[r.ToolChoice.Mode]
 	dst = append(append(append(dst, `,"toolConfig":{"functionCallingConfig":{"mode":"`...),
 		mode...), '"')
 	if r.ToolChoice.Mode == ToolsFunction {

@@ -179,8 +179,10 @@ func appendVertexPart(dst []byte, r *Request, role string, p *Part) []byte {
 var vertexTypes = map[MediaKind]map[string]string{
 	KindImage: {".png": TypePNG, ".jpg": TypeJPEG, ".jpeg": TypeJPEG, ".webp": TypeWebP},
 	KindFile:  {"": TypePDF}, // there is no other kind of document
-	KindAudio: {".wav": TypeWAV, ".mp3": "audio/mp3", ".ogg": TypeOgg, ".flac": TypeFLAC,
-		".m4a": TypeM4A},
+	KindAudio: {
+		".wav": TypeWAV, ".mp3": "audio/mp3", ".ogg": TypeOgg, ".flac": TypeFLAC,
+		".m4a": TypeM4A,
+	},
 }
 
 // vertexType returns the type of media behind an address, or "" where the address does not

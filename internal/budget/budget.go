@@ -156,7 +156,7 @@ func (a *Account) run(ctx context.Context) {
 	defer subs.stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	leads, mode := false, fleet.Alone
+	mode := fleet.Alone
 	for {
 		var out [][]byte
 		var next time.Time
@@ -176,7 +176,7 @@ func (a *Account) run(ctx context.Context) {
 		subs.renew()
 		a.mu.Lock()
 		out, next = a.member.Tick(a.at(time.Now()))
-		leads = a.member.Leads()
+		leads := a.member.Leads()
 		a.mu.Unlock()
 		subs.hearReports(leads)
 		a.publish(subs, out)

@@ -62,8 +62,10 @@ func (i *Identities) AWS(
 	return &authorizer[awsKeys]{
 		keeper:   i.awsKeeper(region),
 		describe: describeAWS,
-		account: strings.Join([]string{"aws", region, os.Getenv("AWS_PROFILE"),
-			os.Getenv("AWS_ROLE_ARN")}, " "),
+		account: strings.Join([]string{
+			"aws", region, os.Getenv("AWS_PROFILE"),
+			os.Getenv("AWS_ROLE_ARN"),
+		}, " "),
 		apply: func(ctx context.Context, r *http.Request, body []byte, k awsKeys) error {
 			return sign(ctx, signer, r, body, k, service, region, time.Now())
 		},

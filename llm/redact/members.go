@@ -79,8 +79,10 @@ const (
 // openMembers are named like secrets, without the separators, but hold words of the
 // user's own and of the model: OpenAI's cache key, and the tokens that begin, end and
 // fill a text.
-var openMembers = []string{"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken",
-	"padtoken", "unktoken"}
+var openMembers = []string{
+	"promptcachekey", "stoptoken", "stoptokens", "bostoken", "eostoken",
+	"padtoken", "unktoken",
+}
 
 // secretWords are in the names of secrets, without the separators. A name that only ends
 // in one of openEnds may name a map, a cache or a token of a text.

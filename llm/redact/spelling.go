@@ -30,8 +30,10 @@ const (
 // spellings returns all needles of a secret.
 func spellings(secret string) []needle {
 	all := []needle{
-		{plain: []byte(secret), text: unescapedText([]byte(secret)),
-			word: len(secret) < anywhereBytes},
+		{
+			plain: []byte(secret), text: unescapedText([]byte(secret)),
+			word: len(secret) < anywhereBytes,
+		},
 	}
 	add := func(text string, code code, before, after bool) {
 		if len(text) >= anywhereBytes {

@@ -36,8 +36,10 @@ func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix 
 func (f *Format) AppendError(
 	dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int,
 ) []byte {
-	return f.appendFitting(dst, row, &failure{reason: err.Reason, text: err.Error(),
-		facts: err.Facts, attempts: attempts}, maxBytes)
+	return f.appendFitting(dst, row, &failure{
+		reason: err.Reason, text: err.Error(),
+		facts: err.Facts, attempts: attempts,
+	}, maxBytes)
 }
 
 // appendFitting is AppendError for a report, which it may change.

@@ -52,8 +52,10 @@ func Parse(source []byte, name string) (*Schema, error) {
 	if doc == true { // the same as {}, and providers take objects only
 		doc, sent = map[string]any{}, []byte("{}")
 	}
-	return &Schema{source: sent, compiled: compiled, patterns: patterns,
-		outside: outsideSubsets(doc)}, nil
+	return &Schema{
+		source: sent, compiled: compiled, patterns: patterns,
+		outside: outsideSubsets(doc),
+	}, nil
 }
 
 // Source returns the schema as compact JSON. The caller must not change it.
