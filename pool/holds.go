@@ -52,30 +52,21 @@ func (b *inbox) ask(q question) {
 	b.signal()
 }
 
-// answer answers the questions that came in this turn. It is called at the end of the
-// turn, so that each server knows what the jobs wait for that it did not take.
-func (s *scheduler) answer() {
-	for _, q := range s.questions {
-		q.answer <- s.waits(q.match)
-	}
-	s.questions = nil
-}
-
 // waits returns why a job waits that matches.
 func (s *scheduler) waits(match func(*task) bool) Wait {
-	for _, t := range s.delayed.tasks {
+	for _, t := range s.queue.delayed.tasks {
 		if match(t) {
 			return known(s.delayedWait(t))
 		}
 	}
-	for i := range s.servers {
-		for _, t := range s.servers[i].ready.tasks {
+	for i := range s.queue.ready {
+		for _, t := range s.queue.ready[i].tasks {
 			if match(t) {
 				return known(s.readyWait(i, t.started))
 			}
 		}
 	}
-	for t := s.fresh.head; t != nil; t = t.next {
+	for t := s.queue.fresh.head; t != nil; t = t.next {
 		if match(t) {
 			return known(s.readyWait(0, time.Time{}))
 		}
@@ -92,28 +83,13 @@ func known(w Wait) Wait {
 	return w
 }
 
-// pausedWait returns the pause, of which the pool knows no more than the kind.
-func (s *scheduler) pausedWait() Wait {
-	p := s.counts.Pause
-	kind := hold.Other
-	switch p.Kind {
-	case Operator:
-		kind = hold.Operator
-	case WrongSettings:
-		kind = hold.Settings
-	case Outage, Shortage:
-		kind = hold.Outage
-	case FatalError, NotPaused:
-	}
-	return Wait{Hold: hold.Hold{Kind: kind, Why: textOf(p.Err), Since: p.Since, Next: p.Next, Err: p.Err}, Server: p.Server}
-}
-
 // delayedWait returns why t waits, which must wait for its next attempt.
 func (s *scheduler) delayedWait(t *task) Wait {
+	if s.pauses.any() {
+		return s.pauses.present.wait()
+	}
 	h := hold.Hold{Kind: hold.Retry, Why: textOf(t.verdict.Err), Since: t.ended, Next: t.ready, Err: t.verdict.Err}
 	switch {
-	case s.anyPause():
-		return s.pausedWait()
 	case t.Awaits(), s.tick.Before(t.until) && !t.ready.After(s.tick):
 		h.Kind = hold.Doubt
 	case t.verdict.Class == Capacity && t.RefusedWait(s.cfg.ProbeInterval) > 0:
@@ -126,41 +102,41 @@ func (s *scheduler) delayedWait(t *task) Wait {
 
 // readyWait returns why a job waits that may go, at a server.
 func (s *scheduler) readyWait(at int, since time.Time) Wait {
-	v := &s.servers[at]
-	h := hold.Hold{Kind: hold.Turn, Since: since}
-	switch p := v.postponed; {
-	case s.anyPause():
-		return s.pausedWait()
-	case s.counts.InFlight+s.cfg.Unkept() >= s.slots() && s.shortage.room > 0:
-		h.Kind, h.Why, h.Err = hold.Shortage, textOf(s.counts.Shortage), s.counts.Shortage
-	case s.counts.InFlight+s.cfg.Unkept() >= s.slots():
-		if h.Kind = hold.Slots; s.cfg.Unkept() > 0 {
-			h.By = fmt.Sprintf("%d replies that are not kept yet", s.cfg.Unkept())
-		}
-	case v.Out():
-		h.Kind, h.Why, h.Since, h.Next, h.Err = hold.Outage, textOf(v.Outage.Err), v.Outage.Since, v.Outage.Next, v.Outage.Err
-	case v.shut.After(s.tick):
-		h.Kind, h.Why, h.Next, h.Err = hold.Other, textOf(v.shutBy), v.shut, v.shutBy
-	case v.SettingsSuspected(), v.JudgeAt().After(s.tick):
-		h.Kind, h.Next = hold.Doubt, v.JudgeAt()
-	case !p.until.After(s.tick):
-	case p.gate != nil:
-		h.Kind, h.Next = hold.Limit, p.until
-		if named, ok := p.gate.(fmt.Stringer); ok {
-			h.By = named.String()
-		}
-	case v.law.Stats().PausedUntil.After(s.tick):
-		h.Kind, h.Next = hold.RetryAfter, v.law.Stats().PausedUntil
+	if s.pauses.any() {
+		return s.pauses.present.wait()
+	}
+	var h hold.Hold
+	switch {
+	case !s.isFull():
+		h = s.route.servers[at].wait(s.tick)
+	case s.shortage.isOn():
+		h = hold.Hold{Kind: hold.Shortage, Why: textOf(s.shortage.err), Err: s.shortage.err}
 	default:
-		h.Kind, h.Next = hold.Throttle, p.until
+		h.Kind = hold.Slots
+		if n := s.cfg.Unkept(); n > 0 {
+			h.By = fmt.Sprintf("%d replies that are not kept yet", n)
+		}
+	}
+	if h.Since.IsZero() {
+		h.Since = since
 	}
 	return Wait{Hold: h, Server: at}
 }
 
-// postponed is why a server has no attempt go at once.
-type postponed struct {
-	until time.Time
-	gate  Gate // the gate that holds it back; nil means that the law does, or that the server is shut
+// wait returns the pause as what a job waits for. The pool knows no more of it than the
+// kind.
+func (p Pause) wait() Wait {
+	kind := hold.Other
+	switch p.Kind {
+	case Operator:
+		kind = hold.Operator
+	case WrongSettings:
+		kind = hold.Settings
+	case Outage, Shortage:
+		kind = hold.Outage
+	case FatalError, NotPaused:
+	}
+	return Wait{Hold: hold.Hold{Kind: kind, Why: textOf(p.Err), Since: p.Since, Next: p.Next, Err: p.Err}, Server: p.Server}
 }
 
 // textOf is the text of an error, or empty.

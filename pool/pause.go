@@ -53,13 +53,95 @@ type Pause struct {
 	Passed bool
 }
 
-// pause is what holds the whole pool: a breaker, the kind of problem that opened it, and
-// the server concerned. The zero value is that nothing does.
-type pause struct {
-	health.Breaker
+// pauses is what may hold the whole pool. Three things may, and more than one of them at a
+// time. The pool reports the first of them that applies:
+//
+//  1. an operator's halt,
+//  2. its own breaker, which a fatal verdict, wrong settings or a shortage has opened,
+//  3. outages that leave the jobs of the first server nowhere to go (see route.outage).
+//
+// The zero value is that nothing does.
+type pauses struct {
+	halt Pause // of kind Operator; the zero value if there is none
 
-	kind   PauseKind
-	server int
+	breaker health.Breaker // the pool's own
+	kind    PauseKind      // what opened the breaker; NotPaused while it is closed
+	server  int            // the server concerned
+
+	present Pause // what the pool reports
+	clock   clock // stands still exactly while present is a pause
+}
+
+// halted reports whether an operator holds the jobs.
+func (p *pauses) halted() bool { return p.halt.Kind != NotPaused }
+
+// own reports whether the pool's own breaker is open.
+func (p *pauses) own() bool { return p.kind != NotPaused }
+
+// any reports whether jobs may go only as probes, as of the last call of set.
+func (p *pauses) any() bool { return p.present.Kind != NotPaused }
+
+// open opens the pool's own breaker because of an error of a server, the one that j met.
+// While the breaker is open, others whose calls are in flight may meet such an error too:
+// only that of a probe postpones the next probe. Every is the time between probes.
+func (p *pauses) open(now time.Time, kind PauseKind, server int, err error, j *health.Job, every time.Duration) {
+	switch {
+	case p.kind != kind:
+		p.breaker, p.kind, p.server = health.NewBreaker(now, now, err, every), kind, server
+	case p.breaker.IsProbe(j):
+		p.breaker.ProbeFailed(now, err)
+	}
+}
+
+// settle acts on the verdict on a job if it is the probe of the pool's own breaker. It
+// reports whether that shows that the problem is over. An error like the one that opened
+// the breaker is recorded by open. A probe that was cut off is no evidence, so the next in
+// line goes at once.
+func (p *pauses) settle(now time.Time, j *health.Job, v *Verdict) (over bool) {
+	switch {
+	case !p.breaker.IsProbe(j):
+		return false
+	case v.Class == Cancelled:
+		p.breaker.ProbeLost()
+		return false
+	case p.kind == WrongSettings && v.Class != OK: // another error is no evidence about the settings
+		p.breaker.ProbeFailed(now, v.Err)
+		return false
+	default:
+		again := p.kind == Shortage && v.Origin == OfHost || p.kind == FatalError && v.Class == Fatal
+		return !again
+	}
+}
+
+// close closes the pool's own breaker.
+func (p *pauses) close() { p.breaker, p.kind, p.server = health.Breaker{}, NotPaused, 0 }
+
+// foremost returns the first pause that applies, where outage is the third.
+func (p *pauses) foremost(outage Pause) Pause {
+	switch {
+	case p.halted():
+		return p.halt
+	case p.own():
+		return describe(p.kind, p.server, &p.breaker)
+	default:
+		return outage
+	}
+}
+
+// set makes next what the pool reports, and has the running time stand still while that
+// is a pause. It reports whether the kind is another one than before.
+func (p *pauses) set(now time.Time, next Pause) (changed bool) {
+	before := p.present.Kind
+	p.present = next
+	switch {
+	case before == next.Kind:
+		return false
+	case before == NotPaused:
+		p.clock.stop(now)
+	case next.Kind == NotPaused:
+		p.clock.start(now)
+	}
+	return true
 }
 
 // describe returns what is reported about an open breaker.
@@ -70,187 +152,49 @@ func describe(kind PauseKind, server int, b *health.Breaker) Pause {
 	}
 }
 
-// breaker returns the one that decides when a probe goes to a server: the pool's own
-// while that is open.
-func (s *scheduler) breaker(at int) *health.Breaker {
-	if s.paused() {
-		return &s.pause.Breaker
-	}
-	return &s.servers[at].Outage
-}
-
-// pauseAll opens the pool's own breaker because of an error of a server, the one that j
-// met. While it is open, others whose calls are in flight may meet such an error too:
-// only that of a probe postpones the next probe.
+// pauseAll opens the pool's own breaker, see pauses.open.
 func (s *scheduler) pauseAll(kind PauseKind, server int, err error, j *health.Job) {
-	b := &s.pause
-	switch {
-	case b.kind != kind:
-		every := s.cfg.ProbeInterval // each probe may cost money
-		if kind == Shortage {
-			every = 0
-		}
-		*b = pause{Breaker: health.NewBreaker(s.tick, s.tick, err, every), kind: kind, server: server}
-	case b.IsProbe(j):
-		b.ProbeFailed(s.tick, err)
+	every := s.cfg.ProbeInterval // each probe may cost money
+	if kind == Shortage {
+		every = 0
 	}
-	s.health.WrongSettings = kind == WrongSettings
+	s.pauses.open(s.tick, kind, server, err, j, every)
 	s.showPause()
-}
-
-// settleProbe acts on the verdict on the probe of the pool's own breaker. An error like
-// the one that opened it opens it again, see pauseAll. A probe that was cut off is no
-// evidence, so the next in line goes at once.
-func (s *scheduler) settleProbe(t *task) {
-	b, v := &s.pause, &t.verdict
-	switch {
-	case v.Class == Cancelled:
-		b.ProbeLost()
-	case b.kind == WrongSettings && v.Class != OK: // another error is no evidence about the settings
-		b.ProbeFailed(s.tick, v.Err)
-	case b.kind == Shortage && v.Origin == OfHost, b.kind == FatalError && v.Class == Fatal:
-	default:
-		s.resume()
-	}
 }
 
 // resume closes the pool's own breaker.
 func (s *scheduler) resume() {
-	kind := s.pause.kind
+	kind, at := s.pauses.kind, s.pauses.server
 	if kind == WrongSettings || kind == Shortage {
-		s.servers[s.pause.server].law.Restart(s.tick)
+		s.route.servers[at].law.Restart(s.tick)
 	}
 	if kind == Shortage {
-		s.endShortage()
+		s.shortage.end()
 	}
-	s.pause = pause{}
-	s.health.WrongSettings = false
+	s.pauses.close()
 	s.showPause()
 }
 
-// paused reports whether the pool's own breaker is open.
-func (s *scheduler) paused() bool { return s.pause.IsOpen() }
-
-// anyPause reports whether jobs may go only as probes.
-func (s *scheduler) anyPause() bool { return s.counts.Pause.Kind != NotPaused }
-
-// showPause updates the pause that Stats reports, and calls OnPause or OnResume when one
-// begins or ends. A pool is paused by its own breaker, by that of the first server where
-// jobs cannot go past it, and above all by an operator.
+// showPause updates the pause that the pool reports, and calls OnPause or OnResume when
+// one begins or ends.
 func (s *scheduler) showPause() {
-	before, now := s.counts.Pause, describe(s.pause.kind, s.pause.server, &s.pause.Breaker)
-	if now.Kind == NotPaused && s.stuck() {
-		now = describe(Outage, 0, &s.servers[0].Outage)
-		now.Absent = s.absentSince()
-	}
-	if s.halted() {
-		now = s.halt
-	}
-	s.counts.Pause = now
-	if before.Kind == now.Kind {
+	s.health.WrongSettings = s.pauses.kind == WrongSettings
+	before, now := s.pauses.present, s.pauses.foremost(s.route.outage(s.tick))
+	if !s.pauses.set(s.tick, now) {
 		return
 	}
-	switch {
-	case before.Kind == NotPaused:
-		s.pauseSince = s.tick
-	case now.Kind == Operator: // what was the matter before may still be
-	default:
-		before.Passed = before.Kind != Operator && s.servers[before.Server].Out()
+	if before.Kind != NotPaused && now.Kind != Operator { // at a halt, what was the matter before may still be
+		before.Passed = before.Kind != Operator && s.route.servers[before.Server].Out()
 		s.cfg.OnResume(before)
 	}
-	if now.Kind == NotPaused {
-		s.pausedFor += s.tick.Sub(s.pauseSince)
-	} else {
-		for _, t := range s.fresh.remove(func(t *task) bool { return t.Single }) {
-			s.vacate(t)
+	if now.Kind != NotPaused {
+		for _, t := range s.queue.fresh.remove(func(t *task) bool { return t.Single }) {
+			s.queue.vacate(t)
 			s.refuse(t)
 		}
 		s.cfg.OnPause(now)
 	}
 	s.delayAgain()
-}
-
-// probe returns the job that probes a server now, and the server. If there is none, next
-// is the instant at which there will be one, zero if that depends on an event or on time
-// alone, see due.
-func (s *scheduler) probe() (t *task, at int, next time.Time) {
-	for at := range s.servers {
-		t := s.probeOf(at)
-		if t == nil {
-			continue
-		}
-		when := s.servers[at].next(s.tick, t, at)
-		if !when.After(s.tick) {
-			return t, at, time.Time{}
-		}
-		next = sooner(next, when)
-		if s.paused() {
-			// The first server takes precedence, as its errors pause the pool: an answer
-			// of a fallback proves little and only beats waiting without end.
-			break
-		}
-	}
-	return nil, 0, next
-}
-
-// probeOf returns the job that may probe a server at this instant, or nil: one that waits
-// there, or in an outage one that may go past the servers before it.
-func (s *scheduler) probeOf(at int) *task {
-	b := s.breaker(at)
-	if !b.IsOpen() || !b.MayProbe(s.tick) {
-		return nil
-	}
-	t := s.prober(b, at)
-	for i := at - 1; t == nil && !s.paused() && i >= 0 && s.passed(i); i-- {
-		t = s.prober(b, i)
-	}
-	return t
-}
-
-// prober returns the job that probes next for a breaker, of those that wait at a server,
-// or nil: the oldest, and where the job itself may be the problem the oldest that has not
-// been a probe in this round, so that it cannot keep the breaker open. A probe for
-// another breaker counts too, else one job could keep two open by turns.
-func (s *scheduler) prober(b *health.Breaker, at int) *task {
-	ready := &s.servers[at].ready
-	if s.pause.kind == FatalError || s.pause.kind == Shortage {
-		if t := ready.first(); t != nil {
-			return t
-		}
-		if at > 0 || s.mustNotOvertake() {
-			return nil
-		}
-		return s.firstFresh()
-	}
-	var t *task
-	if at == 0 { // one that has not failed is the best evidence
-		t = s.firstFresh()
-	}
-	if t == nil {
-		t = ready.oldest(func(t *task) bool { return b.Fresh(&t.Job) })
-	}
-	if t == nil && ready.first() != nil {
-		b.NewRound(s.tick)
-		t = ready.first()
-	}
-	return t
-}
-
-// firstFresh returns the new job that comes first and is no single attempt, or nil: a
-// single attempt whose probe fails would have failed for its caller.
-func (s *scheduler) firstFresh() *task {
-	t := s.fresh.head
-	for t != nil && t.Single {
-		t = t.next
-	}
-	return t
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // haltOrder is what [Pool.Halt] and [Pool.Continue] ask for.
@@ -287,35 +231,32 @@ func (b *inbox) steer(o *haltOrder) {
 	b.signal()
 }
 
-// halted reports whether an operator holds the jobs.
-func (s *scheduler) halted() bool { return s.halt.Kind != NotPaused }
-
 // setHalt halts the pool, with the error why, or ends that.
 func (s *scheduler) setHalt(why error) {
 	switch {
 	case why == nil:
-		if s.halted() {
-			for i := range s.servers { // a row that an outage has held for long gets the probe that goes now
-				s.servers[i].checked = s.tick
+		if s.pauses.halted() {
+			for i := range s.route.servers { // a row that an outage has held for long gets the probe that goes now
+				s.route.servers[i].checked = s.tick
 			}
 		}
-		s.halt = Pause{}
+		s.pauses.halt = Pause{}
 		s.probeNow()
-	case !s.halted():
-		s.halt = Pause{Kind: Operator, Err: why, Since: s.tick}
+	case !s.pauses.halted():
+		s.pauses.halt = Pause{Kind: Operator, Err: why, Since: s.tick}
 	}
 }
 
 // probeNow makes the next probe of each open breaker due.
 func (s *scheduler) probeNow() {
-	if s.halted() {
+	if s.pauses.halted() {
 		return
 	}
-	if s.pause.IsOpen() {
-		s.pause.Next = s.tick
+	if s.pauses.own() {
+		s.pauses.breaker.Next = s.tick
 	}
-	for i := range s.servers {
-		if b := &s.servers[i].Outage; b.IsOpen() {
+	for i := range s.route.servers {
+		if b := &s.route.servers[i].Outage; b.IsOpen() {
 			b.Next = s.tick
 		}
 	}
@@ -323,7 +264,7 @@ func (s *scheduler) probeNow() {
 
 // refuse ends a single attempt that the paused pool does not make.
 func (s *scheduler) refuse(t *task) {
-	pause, class := s.counts.Pause, Fatal
+	pause, class := s.pauses.present, Fatal
 	err := fmt.Errorf("%w: %w", ErrPaused, pause.Err)
 	if pause.Kind == Outage || pause.Kind == Shortage {
 		err, class = fmt.Errorf("%w: %w: %w", ErrPaused, ErrOutage, pause.Err), Transient
@@ -331,74 +272,32 @@ func (s *scheduler) refuse(t *task) {
 	s.finish(t, err, class, s.tick)
 }
 
-// outageBegan acts on the beginning of an outage, which health has found.
+// outageBegan acts on the beginning of an outage, which health has found. The jobs that
+// wait at a fallback move back to the first server, which may have recovered long ago.
 func (s *scheduler) outageBegan(at int) {
-	v := &s.servers[at]
-	v.checked = s.tick
+	s.route.servers[at].checked = s.tick
 	if at > 0 {
-		s.returnToFirst(v)
+		here := func(t *task) bool { return t.Server() == at }
+		for _, t := range append(s.queue.ready[at].remove(here), s.queue.delayed.remove(here)...) {
+			s.health.Move(&t.Job, 0)
+			s.queue.makeReady(t)
+		}
 	}
 	s.delayAgain()
 	s.showPause()
 }
 
-// returnToFirst moves the jobs that wait at a fallback back to the first server, which
-// may have recovered long ago.
-func (s *scheduler) returnToFirst(v *server) {
-	here := func(t *task) bool { return &s.servers[t.Server()] == v }
-	for _, t := range append(v.ready.remove(here), s.delayed.remove(here)...) {
-		s.moveTo(t, 0)
-		s.servers[0].ready.push(t)
-	}
-}
-
-// absentSince returns since when nothing has listened at any of the servers; zero means
-// something does, or did.
-func (s *scheduler) absentSince() (since time.Time) {
-	for i := range s.servers {
-		absent := s.servers[i].Outage.Absent
-		if absent.IsZero() {
-			return absent
-		}
-		since = later(since, absent)
-	}
-	return since
-}
-
-// stuckSince returns since when outages leave a job that waits at a server nowhere to go;
-// zero means that it has somewhere.
-func (s *scheduler) stuckSince(at int) (since time.Time) {
-	for i := at; i < len(s.servers); i++ {
-		v := &s.servers[i]
-		switch {
-		case v.Out():
-			since = later(since, v.Outage.Since)
-		case i > at && v.shut.After(s.tick):
-			since = later(since, v.shut.Add(-s.cfg.ProbeInterval)) // see skipServer
-		default:
-			return time.Time{}
-		}
-		if !s.passed(i) {
-			break
-		}
-	}
-	return since
-}
-
-// stuck reports whether the jobs of the first server have nowhere to go.
-func (s *scheduler) stuck() bool { return !s.stuckSince(0).IsZero() }
-
 // failOverdue fails the jobs that an outage has held for Config.OutageHold.
 func (s *scheduler) failOverdue() {
-	if s.halted() {
+	if s.cfg.OutageHold == 0 || s.pauses.halted() {
 		return
 	}
-	for i := range s.servers {
-		v := &s.servers[i]
-		if s.cfg.OutageHold == 0 || s.tick.Before(v.checked.Add(lookEvery)) {
+	for i := range s.route.servers {
+		v := &s.route.servers[i]
+		if s.tick.Before(v.checked.Add(lookEvery)) {
 			continue
 		}
-		since := s.stuckSince(i)
+		since := s.route.stuckSince(s.tick, i)
 		if since.IsZero() {
 			continue
 		}
@@ -406,88 +305,25 @@ func (s *scheduler) failOverdue() {
 		over := func(t *task) bool {
 			return t.Server() == i && s.tick.Sub(later(since, t.arrived)) >= s.cfg.OutageHold
 		}
-		for _, t := range s.takeOut(over) {
-			s.vacate(t)
+		for _, t := range s.queue.remove(over) {
 			s.finish(t, fmt.Errorf("%w for %v: %w", ErrOutage, s.cfg.OutageHold, v.Outage.Err), Transient, s.tick)
 		}
 	}
 }
 
-// outageDue returns the instant at which the scheduler must look at an outage again; zero
-// means that none by itself.
-func (s *scheduler) outageDue() (at time.Time) {
-	for i := range s.servers {
-		v := &s.servers[i]
-		if v.JudgeAt().After(s.tick) {
-			at = sooner(at, v.JudgeAt())
-		}
-		if !v.Out() {
-			continue
-		}
-		if next := v.Outage.Due(); next.After(s.tick) {
-			at = sooner(at, next)
-		}
-		if pass := s.passable(i); pass.After(s.tick) {
-			at = sooner(at, pass)
-		}
-		if s.cfg.OutageHold > 0 && !s.stuckSince(i).IsZero() {
-			at = sooner(at, v.checked.Add(lookEvery))
-		}
-	}
-	return at
-}
-
-// Shortages. Where this machine has no descriptor, port or buffer left, the calls in
-// flight are as many as it can bear: no more go until some end, and one more is tried
-// from time to time. With no call in flight none will release what is missing, so the
-// pool pauses.
-
-// shortageGrowth is how often one more call in flight is allowed. It is allowed even
-// where fewer are wanted, else a shortage that is long over would be reported until that
-// many are.
-const shortageGrowth = 5 * time.Second
-
-// shortage bounds the calls in flight. Its zero value does not.
-type shortage struct {
-	room  int       // most calls in flight, at least 1; 0 means no shortage
-	grown time.Time // when room last changed
-}
-
 // limitCalls acts on a verdict that this machine was short of something for t, which
 // keeps its place and its attempts.
 func (s *scheduler) limitCalls(t *task) {
-	s.putBack(t)
-	begins := s.shortage.room == 0
-	s.shortage = shortage{room: max(1, s.counts.InFlight), grown: s.tick}
-	s.counts.Shortage = t.verdict.Err
-	if begins {
-		s.cfg.OnShortage(t.verdict.Err)
-	}
-	if s.counts.InFlight == 0 || s.pause.kind == Shortage {
+	s.queue.putBack(t)
+	s.shortage.met(s.tick, s.counts.InFlight, t.verdict.Err)
+	if s.counts.InFlight == 0 || s.pauses.kind == Shortage {
 		s.pauseAll(Shortage, t.att.Server, t.verdict.Err, &t.Job)
 	}
 }
 
-// slots returns how many calls may be in flight.
-func (s *scheduler) slots() int {
-	h := &s.shortage
-	if h.room == 0 {
-		return s.cfg.Size
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
 	}
-	if s.tick.Sub(h.grown) >= shortageGrowth {
-		h.room, h.grown = h.room+1, s.tick
-	}
-	if h.room >= s.cfg.Size {
-		s.endShortage()
-		return s.cfg.Size
-	}
-	return h.room
-}
-
-func (s *scheduler) endShortage() {
-	if s.shortage.room == 0 {
-		return
-	}
-	s.shortage, s.counts.Shortage = shortage{}, nil
-	s.cfg.OnShortage(nil)
+	return b
 }

@@ -40,11 +40,14 @@
 // One goroutine owns all state, so callbacks never run at the same time and statistics
 // are consistent.
 //
-// The files, in reading order: pool.go, config.go and verdict.go are the interface.
-// inbox.go is how callers reach the scheduler, and scheduler.go its loop. queue.go has
-// the order in which jobs go, server.go the law and gates of each server, pause.go what
-// stops all jobs, holds.go why a job waits, worker.go the calls. Package health decides
-// whose failure an error is and when a server is out.
+// The files, in reading order: pool.go, config.go, verdict.go and stats.go are the
+// interface. inbox.go is how callers reach the scheduler, scheduler.go its loop, order.go
+// the order in which jobs go, pause.go what pauses all of them, worker.go the calls. Each
+// part of the scheduler's state has a file: queue.go the jobs that wait, route.go the
+// servers that they may go to, server.go the law and gates of one of them, clock.go the
+// time that deadlines count in, shortage.go what this machine is short of. holds.go says
+// why a job waits. Package health decides whose failure an error is and when a server is
+// out.
 package pool
 
 import (

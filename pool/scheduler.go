@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/llm-stage/stage/pool/internal/health"
@@ -21,42 +20,30 @@ var errNoReason = errors.New("call failed without a reason")
 //	delayed ────┘  └─────────────── after a fatal error ─────────┤
 //	   └─────────────────────────── again, after a wait ─────────┘
 //
-// Ready jobs and laws are kept per server: see [server]. Package health decides what the
-// ends of attempts mean. The methods are in three files: this one has the loop and the
-// verdicts, queue.go the order in which jobs go, pause.go what stops all of them.
+// Each part of the state is a type with a file: the jobs that wait (queue), the servers
+// that they may go to (route), what holds all of them (pauses), what this machine is
+// short of (shortage), and the statistics (counts, shown). Package health decides what
+// the ends of attempts mean. The methods of the scheduler connect these parts: this file
+// has the loop and the verdicts, order.go the order in which jobs go, pause.go what
+// pauses all of them, holds.go why a job waits.
 type scheduler struct {
-	cfg    Config
-	inbox  *inbox
-	crew   crew
-	health *health.Monitor
+	cfg Config
 
-	// Queues: between turns a job that is not in flight is in exactly one of fresh,
-	// delayed and the ready heap of its server.
-	servers []server // the first one and its fallbacks, with the jobs that may have their next attempt
-	fresh   fifo     // jobs without an attempt
-	delayed taskHeap // jobs that must wait for theirs, by the instant to look at them again
-	indexes uint64   // indexes assigned so far; they rise in the order of first attempts
-
-	// Pauses: counts.Pause.Kind is NotPaused exactly while no pause holds the jobs;
-	// deadlines stand still while one does.
-	pause      pause         // of the whole pool; outages are in the health of the servers
-	halt       Pause         // an operator's, whatever else holds the pool; zero if there is none
-	pauseSince time.Time     // when the present pause began
-	pausedFor  time.Duration // all pauses that have ended
-	shortage   shortage
-
-	// This turn of the loop: all that happens in it happens at tick.
-	finishing bool      // no more jobs will come; never false again
-	stopping  bool      // jobs that wait are handed back; never false again
-	counts    Stats     // all that is counted; snapshot adds the rest
-	tick      time.Time // when the inbox was last emptied; the loop reads the clock there only
-	throttled bool      // since tick a job was ready and a slot free, but the law made them wait
-	full      bool      // since tick a job waited and every slot of the pool was taken
-	vacated   bool      // since tick a job left the queue
-	questions []question
-
+	inbox *inbox
+	crew  crew
 	alarm alarm
-	shown shown
+
+	queue    queue
+	route    route
+	health   *health.Monitor
+	pauses   pauses
+	shortage shortage
+
+	counts counts
+	shown  shown
+
+	tick     time.Time // when the inbox was last emptied; the loop reads the clock there only
+	stopping bool      // jobs that wait are handed back; never false again
 }
 
 func newScheduler(cfg Config) (*scheduler, error) {
@@ -68,21 +55,22 @@ func newScheduler(cfg Config) (*scheduler, error) {
 		SlowAfter:     cfg.FallbackAfter,
 		ProbeInterval: cfg.ProbeInterval,
 	})
-	servers, err := newServers(cfg, m)
+	r, err := newRoute(cfg, m)
 	if err != nil {
 		return nil, err
 	}
 	in := newInbox(cfg.QueueLimit, cfg.Size)
 	s := &scheduler{
-		cfg:     cfg,
-		inbox:   in,
-		crew:    crew{work: make(chan *task), inbox: in},
-		health:  m,
-		servers: servers,
-		delayed: taskHeap{less: wakesEarlier},
-		counts:  Stats{PoolSize: cfg.Size},
+		cfg:      cfg,
+		inbox:    in,
+		crew:     crew{work: make(chan *task), inbox: in},
+		queue:    newQueue(len(r.servers), in),
+		route:    r,
+		health:   m,
+		shortage: shortage{report: cfg.OnShortage},
+		counts:   counts{Stats: Stats{PoolSize: cfg.Size}},
 	}
-	s.shown.stats = s.snapshot()
+	s.shown.set(s.snapshot(), s.tick)
 	return s, nil
 }
 
@@ -96,7 +84,8 @@ func (s *scheduler) run(ctx context.Context) error {
 		if ctx.Err() != nil { // AfterFunc may be late, and no call may start with a cancelled context
 			s.inbox.stop()
 		}
-		s.takeUp()
+		in := s.inbox.take()
+		s.takeUp(&in)
 		if s.stopping {
 			s.handBack(func(*task) bool { return true })
 		}
@@ -105,13 +94,15 @@ func (s *scheduler) run(ctx context.Context) error {
 		s.failOverdue()
 		s.showPause()
 		wake := s.dispatch(ctx)
-		s.publish()
-		s.answer()
-		if s.vacated {
-			s.vacated = false
+		s.shown.set(s.snapshot(), s.tick)
+		for _, q := range in.questions { // now each server knows what the jobs wait for that it did not take
+			q.answer <- s.waits(q.match)
+		}
+		if s.queue.vacated {
+			s.queue.vacated = false
 			s.cfg.OnRoom()
 		}
-		if s.finishing && s.counts.InFlight == 0 && s.waiting() == 0 {
+		if in.closed && s.counts.InFlight == 0 && s.queue.size() == 0 {
 			break
 		}
 		s.alarm.set(s.tick, wake)
@@ -123,22 +114,16 @@ func (s *scheduler) run(ctx context.Context) error {
 	return nil
 }
 
-// takeUp empties the inbox. It reads the clock, once a turn: all that follows from what
-// it found there happens at one instant.
-func (s *scheduler) takeUp() {
-	in := s.inbox.take()
-	s.finishing, s.stopping = in.closed, in.draining
-	now := time.Now()
-	if s.throttled {
-		s.counts.ThrottleTime += now.Sub(s.tick)
+// takeUp acts on what was in the inbox. It reads the clock, once a turn: all that follows
+// from what it found there happens at one instant.
+func (s *scheduler) takeUp(in *intake) {
+	s.stopping = in.draining
+	last := s.tick
+	s.tick = time.Now()
+	s.counts.spend(s.tick.Sub(last))
+	for i := range s.route.servers[:len(s.route.servers)-1] { // none is behind the last
+		s.route.servers[i].Turn(last, s.tick)
 	}
-	if s.full {
-		s.counts.FullTime += now.Sub(s.tick)
-	}
-	for i := range s.servers[:len(s.servers)-1] { // none is behind the last
-		s.servers[i].Turn(s.tick, now)
-	}
-	s.tick = now
 	if in.halt != nil {
 		s.setHalt(in.halt.why)
 	}
@@ -147,14 +132,14 @@ func (s *scheduler) takeUp() {
 	}
 	for in.jobs.head != nil {
 		t := in.jobs.pop()
-		t.att.Queued = now
-		t.arrived = sooner(t.arrived, now)
-		if t.Single && s.anyPause() {
-			s.vacate(t)
+		t.att.Queued = s.tick
+		t.arrived = sooner(t.arrived, s.tick)
+		if t.Single && s.pauses.any() {
+			s.queue.vacate(t)
 			s.refuse(t)
 			continue
 		}
-		s.fresh.push(t)
+		s.queue.fresh.push(t)
 	}
 	for in.ended.head != nil { // behind the new jobs, which may settle whose failure one is
 		s.settle(in.ended.pop())
@@ -162,41 +147,50 @@ func (s *scheduler) takeUp() {
 	if in.recall != nil {
 		s.handBack(in.recall)
 	}
-	s.questions = in.questions
+}
+
+// handBack returns the waiting jobs that match unfinished.
+func (s *scheduler) handBack(match func(*task) bool) {
+	for _, t := range s.queue.remove(match) {
+		s.finish(t, ErrHandedBack, Cancelled, s.tick)
+	}
 }
 
 // dispatch sends what may go now. It returns the instant at which to run again without an
 // event; zero means never.
 func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
-	s.throttled, s.full = false, false
-	if s.halted() {
+	s.counts.throttled, s.counts.full = false, false
+	if s.pauses.halted() {
 		return time.Time{} // what comes due meanwhile is looked at when it ends
 	}
-	for s.counts.InFlight+s.cfg.Unkept() < s.slots() {
+	for !s.isFull() {
 		t, at, next := s.first()
 		if t == nil {
-			s.throttled = !next.IsZero()
+			s.counts.throttled = !next.IsZero()
 			return sooner(next, s.due())
 		}
 		s.send(ctx, t, at)
 	}
-	if v := &s.servers[0]; s.waiting() > s.health.Awaiting() && !v.Out() {
-		v.Waits()                     // for a slot
-		s.full = s.shortage.room == 0 // else this machine is the limit, not the pool's size
+	if v := &s.route.servers[0]; s.queue.size() > s.health.Awaiting() && !v.Out() {
+		v.Waits()                          // for a slot
+		s.counts.full = !s.shortage.isOn() // else this machine is the limit, not the pool's size
 	}
 	return s.due()
+}
+
+// isFull reports whether every slot that there is now is taken.
+func (s *scheduler) isFull() bool {
+	return s.counts.InFlight+s.cfg.Unkept() >= s.shortage.slots(s.tick, s.cfg.Size)
 }
 
 // send takes t, which is first, out of its line and hands it to a worker for an attempt
 // at one of the servers.
 func (s *scheduler) send(ctx context.Context, t *task, at int) {
-	v := &s.servers[at]
-	s.vacate(t)
-	if t.started.IsZero() {
-		s.start(t)
-	} else {
-		s.servers[t.Server()].ready.take(t)
+	v := &s.route.servers[at]
+	if t.started.IsZero() && s.cfg.RowTimeout > 0 {
+		t.deadline = s.pauses.clock.running(s.tick).Add(s.cfg.RowTimeout)
 	}
+	s.queue.take(t, s.tick)
 	t.att.Number++
 	b := s.breaker(at)
 	t.att.Probe = b.IsOpen()
@@ -214,17 +208,6 @@ func (s *scheduler) send(ctx context.Context, t *task, at int) {
 	s.crew.call(ctx, t, s.counts.InFlight)
 }
 
-// start takes t, which is first among the new ones, out of their line.
-func (s *scheduler) start(t *task) {
-	s.fresh.take(t)
-	t.index = s.indexes
-	s.indexes++
-	t.started = s.tick
-	if s.cfg.RowTimeout > 0 {
-		t.deadline = s.running().Add(s.cfg.RowTimeout)
-	}
-}
-
 // settle acts on the verdict on the attempt at t that has ended.
 func (s *scheduler) settle(t *task) {
 	s.counts.InFlight--
@@ -240,9 +223,9 @@ func (s *scheduler) settle(t *task) {
 		t.att.Number--
 		s.counts.Dispatched--
 	}
-	over := s.servers[t.att.Server].ended(s.tick, t)
-	if s.pause.IsProbe(&t.Job) {
-		s.settleProbe(t)
+	over := s.route.servers[t.att.Server].ended(s.tick, t)
+	if s.pauses.settle(s.tick, &t.Job, v) {
+		s.resume()
 	}
 	if over {
 		s.delayAgain()
@@ -297,13 +280,13 @@ func (s *scheduler) failed(t *task) {
 		return
 	}
 	at := t.att.Server
-	decision := s.servers[at].Failed(s.tick, &t.Job, s.others())
+	decision := s.route.servers[at].Failed(s.tick, &t.Job, s.others())
 	s.settleDoubts()
 	switch decision {
 	case health.Void:
-		s.putBack(t)
+		s.queue.putBack(t)
 	case health.Outage:
-		s.putBack(t)
+		s.queue.putBack(t)
 		s.outageBegan(at)
 	case health.Hold:
 		s.hold(t)
@@ -324,7 +307,7 @@ func (s *scheduler) hold(t *task) {
 		wait := s.backoff(t)
 		t.until = s.tick.Add(wait + health.WitnessWait)
 		s.again(t, wait)
-	case !t.Final() && s.nextServer(t) >= 0:
+	case !t.Final() && s.route.behind(s.tick, t) >= 0:
 		s.moveOn(t)
 	default:
 		s.health.Await(&t.Job)
@@ -342,12 +325,12 @@ func (s *scheduler) settleDoubts() {
 	for _, j := range s.health.Settled() {
 		t := j.Owner.(*task)
 		switch {
-		case !s.delayed.take(t):
+		case !s.queue.delayed.take(t):
 		case t.UsedUp():
-			s.vacate(t)
+			s.queue.vacate(t)
 			s.lose(t)
 		default:
-			s.servers[t.Server()].ready.push(t)
+			s.queue.makeReady(t)
 		}
 	}
 }
@@ -355,8 +338,8 @@ func (s *scheduler) settleDoubts() {
 // lose fails t, or moves it to the next server, for failures that are its own.
 func (s *scheduler) lose(t *task) {
 	switch at := t.att.Server; {
-	case s.servers[at].Lost(&t.Job):
-		s.putBack(t)
+	case s.route.servers[at].Lost(&t.Job):
+		s.queue.putBack(t)
 		s.settleDoubts()
 		s.pauseAll(WrongSettings, at, t.verdict.Err, nil)
 	case t.verdict.Class == Permanent:
@@ -368,9 +351,9 @@ func (s *scheduler) lose(t *task) {
 
 // lookAtServers acts on what has waited for calls in flight to end or grow old.
 func (s *scheduler) lookAtServers() {
-	for i := range s.servers {
-		v := &s.servers[i]
-		if !s.paused() {
+	for i := range s.route.servers {
+		v := &s.route.servers[i]
+		if !s.pauses.own() {
 			if err := v.BlamesSettings(); err != nil {
 				s.settleDoubts()
 				s.pauseAll(WrongSettings, i, err, nil)
@@ -387,66 +370,54 @@ func (s *scheduler) lookAtServers() {
 func (s *scheduler) fatal(t *task) {
 	at := t.att.Server
 	pauses := t.verdict.Unsent || at == 0 && !s.cfg.FailOnFatal
-	if s.pause.IsProbe(&t.Job) && !pauses {
+	if s.pauses.breaker.IsProbe(&t.Job) && !pauses {
 		s.resume()
 	}
 	switch {
 	case pauses && s.stopping:
 		s.again(t, 0) // to be handed back
 	case pauses:
-		s.putBack(t)
+		s.queue.putBack(t)
 		s.pauseAll(FatalError, at, t.verdict.Err, &t.Job)
+	case t.Server() < at: // it was sent there for lack of capacity, and keeps waiting for that
+		s.route.shut(s.tick, at, t.verdict.Err)
+		s.again(t, 0)
 	case at > 0:
-		s.skipServer(t)
+		s.route.shut(s.tick, at, t.verdict.Err)
+		s.moveOn(t)
 	default:
 		s.moveOn(t)
 	}
 }
 
+// moveOn moves t, whose attempts at its server are used up, to the next one; behind the
+// last it fails.
+func (s *scheduler) moveOn(t *task) {
+	i := s.route.behind(s.tick, t)
+	if i < 0 {
+		s.finish(t, t.verdict.Err, t.verdict.Class, t.ended)
+		return
+	}
+	s.health.Move(&t.Job, i)
+	s.again(t, 0)
+}
+
 // finish reports the end of t to its submitter.
 func (s *scheduler) finish(t *task, err error, class Class, at time.Time) {
 	s.health.Forget(&t.Job)
-	t.work.finish(err, class, at, s.snapshot())
+	t.work.finish(err, class, at, s.snapshot().Stats)
 }
 
-// snapshot returns the statistics as of the last event.
-func (s *scheduler) snapshot() Stats {
-	stats, law := s.counts, s.servers[0].law.Stats()
-	stats.Waiting = s.waiting()
-	stats.PeakDelay, stats.CurrentDelay = law.PeakDelay, law.CurrentDelay
-	stats.LawPausedUntil, stats.LawPauseReason = law.PausedUntil, law.PauseReason
-	stats.LawConcurrency, stats.LawBelief = law.Concurrency, law.Belief
-	return stats
-}
-
-// publish makes the present state visible to callers of Stats.
-func (s *scheduler) publish() {
-	stats := s.snapshot()
-	s.shown.mu.Lock()
-	defer s.shown.mu.Unlock()
-	s.shown.stats, s.shown.tick, s.shown.throttled, s.shown.full = stats, s.tick, s.throttled, s.full
-}
-
-// shown is the state that callers of Stats see.
-type shown struct {
-	mu        sync.Mutex // held for the time of a copy
-	stats     Stats
-	tick      time.Time
-	throttled bool
-	full      bool
-}
-
-func (v *shown) now() Stats {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	stats := v.stats
-	if v.throttled {
-		stats.ThrottleTime += time.Since(v.tick)
-	}
-	if v.full {
-		stats.FullTime += time.Since(v.tick)
-	}
-	return stats
+// snapshot returns the counts as of the last event, with the statistics that other parts
+// have.
+func (s *scheduler) snapshot() counts {
+	c, law := s.counts, s.route.servers[0].law.Stats()
+	c.Waiting = s.queue.size()
+	c.Pause, c.Shortage = s.pauses.present, s.shortage.err
+	c.PeakDelay, c.CurrentDelay = law.PeakDelay, law.CurrentDelay
+	c.LawPausedUntil, c.LawPauseReason = law.PausedUntil, law.PauseReason
+	c.LawConcurrency, c.LawBelief = law.Concurrency, law.Belief
+	return c
 }
 
 // alarm wakes the scheduler without an event, through the inbox: to wait for one channel

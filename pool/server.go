@@ -1,45 +1,32 @@
 package pool
 
 import (
+	"fmt"
 	"time"
 
-	"github.com/llm-stage/stage/aimd"
+	"github.com/llm-stage/stage/internal/hold"
 	"github.com/llm-stage/stage/pool/internal/health"
 )
 
-// server is one of the servers that attempts go to, with the jobs that wait for it. Each
-// has a law and a health of its own: what one rejects is no evidence about the others.
-//
-// A job waits at one server and moves from there only forwards, when its attempts are
-// used up. While that server has been without capacity, or slow, for Config.FallbackAfter
-// an attempt may go past it, to the next one that admits it. The job stays where it
-// waits, so it comes back as soon as there is capacity again.
+// server is one of the servers that attempts go to. Each has a law and a health of its
+// own: what one rejects is no evidence about the others.
 type server struct {
 	*health.Server
 
 	law   Law
 	gates []Gate
-	ready taskHeap // jobs that may have their next attempt, oldest first
 
 	shut      time.Time // a fallback is skipped until then, after a fatal verdict
 	shutBy    error     // the error of that verdict
 	postponed postponed // what the last attempt that was considered waits for
-	skip      bool      // first has ruled this server out for the rest of its pass
+	skip      bool      // scheduler.first has ruled this server out for the rest of its pass
 	checked   time.Time // when failOverdue last looked through its jobs
 }
 
-func newServers(cfg Config, m *health.Monitor) (servers []server, err error) {
-	for i, c := range append([]Server{{Law: cfg.Law, Gates: cfg.Gates}}, cfg.Fallbacks...) {
-		if c.Law == nil {
-			if c.Law, err = aimd.NewClassic(aimd.Default()); err != nil {
-				return nil, err
-			}
-		}
-		servers = append(servers, server{
-			Server: m.Server(i), law: c.Law, gates: c.Gates, ready: taskHeap{less: older},
-		})
-	}
-	return servers, nil
+// postponed is why a server has no attempt go at once.
+type postponed struct {
+	until time.Time
+	gate  Gate // the gate that holds it back; nil means that the law does, or that the server is shut
 }
 
 // next returns the instant at which an attempt at t may go to the server, the index of
@@ -111,17 +98,28 @@ func (v *server) ended(now time.Time, t *task) (over bool) {
 	return report.Over
 }
 
-// firstReady returns the job of those that may have their next attempt which goes first.
-func (v *server) firstReady() *task {
-	if !v.RetriesInVain() {
-		return v.ready.first()
-	}
-	var least *task
-	for _, t := range v.ready.tasks {
-		if least == nil || t.Refusals() < least.Refusals() ||
-			t.Refusals() == least.Refusals() && older(t, least) {
-			least = t
+// wait returns why a job that may go does not go to the server. It has the kind
+// [hold.Turn] if nothing holds the job but others that go first.
+func (v *server) wait(now time.Time) hold.Hold {
+	switch p := v.postponed; {
+	case v.Out():
+		b := &v.Outage
+		return hold.Hold{Kind: hold.Outage, Why: textOf(b.Err), Since: b.Since, Next: b.Next, Err: b.Err}
+	case v.shut.After(now):
+		return hold.Hold{Kind: hold.Other, Why: textOf(v.shutBy), Next: v.shut, Err: v.shutBy}
+	case v.SettingsSuspected(), v.JudgeAt().After(now):
+		return hold.Hold{Kind: hold.Doubt, Next: v.JudgeAt()}
+	case !p.until.After(now):
+		return hold.Hold{Kind: hold.Turn}
+	case p.gate != nil:
+		h := hold.Hold{Kind: hold.Limit, Next: p.until}
+		if named, ok := p.gate.(fmt.Stringer); ok {
+			h.By = named.String()
 		}
+		return h
 	}
-	return least
+	if until := v.law.Stats().PausedUntil; until.After(now) {
+		return hold.Hold{Kind: hold.RetryAfter, Next: until}
+	}
+	return hold.Hold{Kind: hold.Throttle, Next: v.postponed.until}
 }
