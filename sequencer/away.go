@@ -38,8 +38,7 @@ func (b *Buffer[T]) Park(seq uint64, note T, near bool) error {
 	row.Value, row.state = note, parked
 	b.parked++
 	b.away++
-	b.held--
-	b.bytes -= int64(row.Bytes)
+	b.room.leave(row.Bytes)
 	q := b.keys.at(row.queue)
 	if q.look == none || row.Seq < b.rows.at(q.look).Seq {
 		q.look = s
@@ -61,7 +60,7 @@ func (b *Buffer[T]) SetAside(seq uint64, key Key, bytes int, note T) error {
 	if err := b.mayEnter("set aside", seq, bytes); err != nil {
 		return err
 	}
-	if b.line.places.count >= b.limits.Span {
+	if b.line.isFull() {
 		return ErrFull
 	}
 	number, ok := b.keys.find(key)
@@ -121,7 +120,7 @@ func (b *Buffer[T]) Recall(seq uint64) (ok bool) {
 // ok is false where there is none at the moment. A call looks at a few keys, so the next
 // one may find some.
 func (b *Buffer[T]) Next() (seq uint64, ok bool) {
-	if b.turns.count == 0 {
+	if b.keys.turns.count == 0 {
 		return 0, false
 	}
 	// The oldest row of all needs no room, and does not wait for the turn of its key.
@@ -131,8 +130,8 @@ func (b *Buffer[T]) Next() (seq uint64, ok bool) {
 			return b.rows.at(s).Seq, true
 		}
 	}
-	for range min(b.turns.count, nextLooks) {
-		number := b.turns.pop()
+	for range min(b.keys.turns.count, nextLooks) {
+		number := b.keys.turns.pop()
 		s := b.nextOf(b.keys.at(number))
 		b.keys.unlist(number)
 		b.list(number)
@@ -166,8 +165,7 @@ func (b *Buffer[T]) nextOf(q *queue) int32 {
 // concerned.
 func (b *Buffer[T]) list(number int32) {
 	if q := b.keys.at(number); !q.listed && b.nextOf(q) != none {
-		q.listed = true
-		b.turns.push(number, b.limits.Span)
+		b.keys.list(number)
 	}
 }
 
@@ -182,8 +180,7 @@ func (b *Buffer[T]) comeBack(s int32) {
 	}
 	row.state = returning
 	q.returning++
-	b.returning++
-	b.returningBytes += int64(row.Bytes)
+	b.room.comeBack(row.Bytes)
 	b.list(row.queue)
 }
 
@@ -198,8 +195,7 @@ func (b *Buffer[T]) Return(seq uint64) (submitIndex, next uint64, err error) {
 	row := b.rows.at(s)
 	if !row.fresh {
 		row.state = open
-		b.held++
-		b.bytes += int64(row.Bytes)
+		b.room.hold(row.Bytes)
 		return row.SubmitIndex, 0, nil
 	}
 	b.hold(s)
@@ -239,8 +235,7 @@ func (b *Buffer[T]) leaveAway(seq uint64) (s int32, err error) {
 	}
 	q.returning--
 	b.away--
-	b.returning--
-	b.returningBytes -= int64(row.Bytes)
+	b.room.arrive(row.Bytes)
 	b.list(row.queue)
 	return s, nil
 }
@@ -271,4 +266,4 @@ func (b *Buffer[T]) Parked() int { return b.parked }
 func (b *Buffer[T]) Aside() int { return b.aside }
 
 // Returning returns how many rows are coming back.
-func (b *Buffer[T]) Returning() int { return b.returning }
+func (b *Buffer[T]) Returning() int { return b.room.returning }

@@ -48,7 +48,7 @@ func TestARowAwayCostsNoAllocationOnceGrown(t *testing.T) {
 		}
 		completeRows(t, b, first, first+1)
 		for b.line.places.count > 0 {
-			b.Release(b.ready.count)
+			b.Release(b.exit.rows.count)
 			for s, ok := b.Next(); ok; s, ok = b.Next() {
 				if _, _, err := b.Return(s); err != nil {
 					t.Fatal(err)

@@ -45,6 +45,9 @@ func (l *line) last() uint64 {
 	return l.places.at(l.places.count - 1).seq
 }
 
+// isFull reports whether no further row may enter but one that is known.
+func (l *line) isFull() bool { return l.places.count >= l.span }
+
 func (l *line) push(p place) { l.places.push(p, l.span) }
 
 func (l *line) isKnown(seq uint64) bool {

@@ -622,8 +622,8 @@ func (p pair) compare(t *rapid.T) {
 	same(t, "rows set aside", b.Aside(), len(slices.DeleteFunc(m.away(), func(r *modelRow) bool { return !r.fresh })), nil, nil)
 	same(t, "rows coming back", b.Returning(), len(m.in(returning)), nil, nil)
 	same(t, "keys that wait", b.Waiting(), len(waited), nil, nil)
-	if b.taken() > m.limits.Rows+2 {
-		t.Fatalf("%d rows in a window of %d", b.taken(), m.limits.Rows)
+	if b.room.rows() > m.limits.Rows+2 {
+		t.Fatalf("%d rows in a window of %d", b.room.rows(), m.limits.Rows)
 	}
 	if seq, ok := b.Head(); ok != (len(above) > 0) || ok && seq != above[0].Seq {
 		t.Fatalf("head %d, %v of %d rows", seq, ok, len(above))
@@ -706,7 +706,7 @@ func (p pair) finish(t *rapid.T) {
 		p.next(t)
 	}
 	b := p.b
-	if b.bytes != 0 || b.waitingBytes != 0 || b.returningBytes != 0 || b.away != 0 || b.turns.count != 0 || len(b.keys.byName) != 0 {
+	if b.room != (room{limits: b.limits}) || b.away != 0 || b.keys.turns.count != 0 || len(b.keys.byName) != 0 {
 		t.Fatalf("something is left of no row: %+v", b)
 	}
 	checkEmpty(t, b)

@@ -16,7 +16,7 @@ type queue struct {
 	aside, fresh int32
 	// returning counts the rows that are coming back.
 	returning int
-	// listed says that the queue is in [Buffer.turns].
+	// listed says that the queue is in [queues.turns].
 	listed bool
 }
 
@@ -25,9 +25,15 @@ var noRows = queue{first: none, last: none, look: none, aside: none, fresh: none
 
 // queues holds the keys that have rows.
 type queues struct {
-	items  []queue
-	spare  []int32
-	byName map[string]int32 // without those that are Own
+	items   []queue
+	spare   []int32
+	byName  map[string]int32 // without those that are Own
+	waiting int              // keys with a row that is complete and not ready
+	// turns are the keys of which rows may come back, in the order in which [Buffer.Next]
+	// looks at them. A number that is listed is not used again, even if its key has no
+	// more rows.
+	turns ring[int32]
+	span  int // the most keys, as long as no more rows are known
 }
 
 func (k *queues) at(number int32) *queue { return &k.items[number] }
@@ -68,6 +74,30 @@ func (k *queues) drop(number int32) {
 	if q.listed = listed; !listed {
 		k.unlist(number)
 	}
+}
+
+// complete counts a row of a key that is complete and waits.
+func (k *queues) complete(number int32) {
+	q := k.at(number)
+	if q.complete == 0 {
+		k.waiting++
+	}
+	q.complete++
+}
+
+// ready ends that.
+func (k *queues) ready(number int32) {
+	q := k.at(number)
+	q.complete--
+	if q.complete == 0 {
+		k.waiting--
+	}
+}
+
+// list has [Buffer.Next] look at a key in its turn.
+func (k *queues) list(number int32) {
+	k.at(number).listed = true
+	k.turns.push(number, k.span)
 }
 
 // unlist notes that a queue is no longer listed.

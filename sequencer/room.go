@@ -16,76 +16,146 @@ const (
 	reservePart = 8
 )
 
-// Room returns how many more rows should be taken, their bytes aside.
-func (b *Buffer[T]) Room() int {
-	rows := b.limits.Rows
-	if !b.crowded() {
-		rows -= b.reserveRows()
-	}
-	return max(0, min(rows-b.taken(), b.limits.Span-b.line.places.count))
+// room is the account of the rows that take room in a buffer. A row takes it while it is
+// held, and again as soon as it is on its way back from having been away. The limits
+// decide only whether another row is taken: values may exceed the bytes, and
+// [Buffer.mayReturn] says which rows may exceed the rows.
+type room struct {
+	limits Limits
+
+	held      int   // rows opened, and neither away nor released
+	bytes     int64 // the weight of those
+	completed int   // those of them with their values
+
+	// Those of the completed rows that wait for others of their keys.
+	waiting      int
+	waitingBytes int64
+
+	// Rows that are coming back.
+	returning      int
+	returningBytes int64
 }
 
-// RoomBytes returns how many more bytes should be taken, as [Buffer.Room] does for rows.
-func (b *Buffer[T]) RoomBytes() int64 {
-	bytes := b.limits.Bytes
-	if !b.crowded() {
-		bytes -= b.reserveBytes()
-	}
-	return max(0, bytes-b.takenBytes())
+// hold takes in a row that is opened, or opened again.
+func (r *room) hold(bytes int) {
+	r.held++
+	r.bytes += int64(bytes)
 }
 
-// full reports whether [Buffer.Open] would refuse a row of this weight for lack of room.
-func (b *Buffer[T]) full(bytes int) bool {
-	return b.line.places.count >= b.limits.Span || b.noRoom(bytes)
+// grow adds to the weight of a row that is held.
+func (r *room) grow(bytes int) { r.bytes += int64(bytes) }
+
+// complete counts a row that has its value, which waits until ready is called. Before and
+// after are its weights without and with the value.
+func (r *room) complete(before, after int) {
+	r.bytes += int64(after) - int64(before)
+	r.completed++
+	r.waiting++
+	r.waitingBytes += int64(after)
 }
 
-// noRoom reports whether the row would not fit among the rows that have room.
-func (b *Buffer[T]) noRoom(bytes int) bool {
-	return b.taken() >= b.limits.Rows || b.taken() > 0 && int64(bytes) > b.limits.Bytes-b.takenBytes()
+// ready counts a complete row that no longer waits.
+func (r *room) ready(bytes int) {
+	r.waiting--
+	r.waitingBytes -= int64(bytes)
 }
 
-// taken is how many rows have room: those held and those coming back.
-func (b *Buffer[T]) taken() int { return b.held + b.returning }
+// release ends the account of a ready row.
+func (r *room) release(bytes int) {
+	r.completed--
+	r.leave(bytes)
+}
 
-// takenBytes is the weight that counts against the bytes of the buffer. The weight of a
-// value shows late: where those that wait have come to more than half of the bytes of a
-// shared buffer, they leave the other half to other keys all the same.
-func (b *Buffer[T]) takenBytes() int64 {
-	bytes := b.bytes + b.returningBytes
-	if b.limits.Shared {
-		bytes -= max(0, b.waitingBytes-b.limits.Bytes/crowdedPart)
+// leave ends the account of a row that is held no longer, because it goes away.
+func (r *room) leave(bytes int) {
+	r.held--
+	r.bytes -= int64(bytes)
+}
+
+// comeBack takes in a row that is coming back.
+func (r *room) comeBack(bytes int) {
+	r.returning++
+	r.returningBytes += int64(bytes)
+}
+
+// arrive ends that. The row is held from then on, or it is dropped.
+func (r *room) arrive(bytes int) {
+	r.returning--
+	r.returningBytes -= int64(bytes)
+}
+
+// rows is how many rows take room: those held and those coming back.
+func (r *room) rows() int { return r.held + r.returning }
+
+// weight is what counts against the bytes of the buffer. The weight of a value shows late:
+// where those that wait have come to more than half of the bytes of a shared buffer, they
+// leave the other half to other keys all the same.
+func (r *room) weight() int64 {
+	bytes := r.bytes + r.returningBytes
+	if r.limits.Shared {
+		bytes -= max(0, r.waitingBytes-r.limits.Bytes/crowdedPart)
 	}
 	return bytes
 }
 
+// isFull reports whether no row has room, however light it is.
+func (r *room) isFull() bool { return r.rows() >= r.limits.Rows || r.weight() >= r.limits.Bytes }
+
+// fits reports whether a row of this weight has room. The first one always has.
+func (r *room) fits(bytes int) bool {
+	return r.rows() < r.limits.Rows && (r.rows() == 0 || int64(bytes) <= r.limits.Bytes-r.weight())
+}
+
+// stuck reports whether no row that takes room will release it by itself: all that are
+// held wait for others of their keys, and none is coming back.
+func (r *room) stuck() bool { return r.waiting == r.held && r.returning == 0 }
+
 // crowded reports whether complete rows that wait take half of a shared buffer, in rows
 // or bytes.
-func (b *Buffer[T]) crowded() bool {
-	waiting := b.completed - b.ready.count
-	return b.limits.Shared &&
-		(crowdedPart*waiting >= b.limits.Rows || crowdedPart*b.waitingBytes >= b.limits.Bytes)
+func (r *room) crowded() bool {
+	return r.limits.Shared &&
+		(crowdedPart*r.waiting >= r.limits.Rows || crowdedPart*r.waitingBytes >= r.limits.Bytes)
+}
+
+// reserve is what is kept for keys without a row.
+func (r *room) reserve() (rows int, bytes int64) {
+	if !r.limits.Shared {
+		return 0, 0
+	}
+	return r.limits.Rows / reservePart, r.limits.Bytes / reservePart
 }
 
 // inReserve reports whether no more room is left than the reserve, which only a shared
 // buffer has.
-func (b *Buffer[T]) inReserve() bool {
-	rows, bytes := b.reserveRows(), b.reserveBytes()
-	return b.taken() >= b.limits.Rows-rows || bytes > 0 && b.takenBytes() >= b.limits.Bytes-bytes
+func (r *room) inReserve() bool {
+	rows, bytes := r.reserve()
+	return r.rows() >= r.limits.Rows-rows || bytes > 0 && r.weight() >= r.limits.Bytes-bytes
 }
 
-func (b *Buffer[T]) reserveRows() int {
-	if !b.limits.Shared {
-		return 0
+// left returns how many more rows and bytes should be taken. Either may be negative.
+func (r *room) left() (rows int, bytes int64) {
+	rows, bytes = r.limits.Rows-r.rows(), r.limits.Bytes-r.weight()
+	if !r.crowded() {
+		reservedRows, reservedBytes := r.reserve()
+		rows, bytes = rows-reservedRows, bytes-reservedBytes
 	}
-	return b.limits.Rows / reservePart
+	return rows, bytes
 }
 
-func (b *Buffer[T]) reserveBytes() int64 {
-	if !b.limits.Shared {
-		return 0
-	}
-	return b.limits.Bytes / reservePart
+// Room returns how many more rows should be taken, their bytes aside.
+func (b *Buffer[T]) Room() int {
+	rows, _ := b.room.left()
+	return max(0, min(rows, b.limits.Span-b.line.places.count))
 }
+
+// RoomBytes returns how many more bytes should be taken, as [Buffer.Room] does for rows.
+func (b *Buffer[T]) RoomBytes() int64 {
+	_, bytes := b.room.left()
+	return max(0, bytes)
+}
+
+// full reports whether [Buffer.Open] would refuse a row of this weight for lack of room.
+func (b *Buffer[T]) full(bytes int) bool { return b.line.isFull() || !b.room.fits(bytes) }
 
 // Outside reports whether a row of a key must be set aside: earlier ones are, or the
 // buffer is crowded and the key has its share of it. A row is set aside as well where
@@ -95,7 +165,7 @@ func (b *Buffer[T]) Outside(key Key, bytes int) bool {
 	switch {
 	case !b.limits.Shared:
 		return false
-	case b.noRoom(bytes):
+	case !b.room.fits(bytes):
 		return true
 	}
 	number, ok := b.keys.find(key)
@@ -103,30 +173,27 @@ func (b *Buffer[T]) Outside(key Key, bytes int) bool {
 		return false
 	}
 	q := b.keys.at(number)
-	return q.aside != none || b.crowded() && (q.complete > 0 || b.inReserve())
+	return q.aside != none || b.room.crowded() && (q.complete > 0 || b.room.inReserve())
 }
 
 // mayReturn reports whether a row that is away has room to come back.
 //
 // Where there is none, a row may come back that everything waits for: the oldest row of
 // all; or the first row of a key, once all rows held are complete and wait, and no row is
-// coming back already. Else a full window could wait for ever for a row that has no room.
-// It exceeds the limits by two rows at most.
+// coming back already. Otherwise a full window could wait for ever for a row that has no
+// room. It exceeds the limits by two rows at most.
 //
 // Where many keys share the buffer, a row that waits for others of its key takes no room
 // from keys that don't wait, by the rules of [Buffer.Outside].
 func (b *Buffer[T]) mayReturn(s int32) bool {
-	row := b.rows.at(s)
-	q := b.keys.at(row.queue)
-	if b.taken() >= b.limits.Rows || b.takenBytes() >= b.limits.Bytes {
-		stuck := b.completed == b.held && b.ready.count == 0 && b.returning == 0
-		return b.line.places.at(0).slot == s || stuck && q.first == s
-	}
+	q := b.keys.at(b.rows.at(s).queue)
 	switch {
+	case b.room.isFull():
+		return b.line.places.at(0).slot == s || b.room.stuck() && q.first == s
 	case q.first == s:
 		return true
-	case b.crowded() && q.complete > 0:
+	case b.room.crowded() && q.complete > 0:
 		return false
 	}
-	return !b.inReserve()
+	return !b.room.inReserve()
 }

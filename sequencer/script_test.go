@@ -65,7 +65,7 @@ func (s *story) step(t *testing.T, d *datadriven.TestData, out *strings.Builder)
 			fmt.Fprintf(out, "%d\n", seq)
 		}
 	case "emit":
-		n = s.buf.ready.count
+		n = s.buf.exit.rows.count
 		d.MaybeScanArgs(t, "n", &n)
 		s.emit(out, n)
 	case "crash":

@@ -134,27 +134,17 @@ type Entry[T any] struct {
 // away takes 40 bytes and the size of T more.
 type Buffer[T any] struct {
 	limits Limits
-	line   line
-	rows   slots[T]
-	keys   queues
-
-	// The rows held: opened and neither away nor released.
-	held         int
-	bytes        int64
-	completed    int   // those with their values
-	waitingBytes int64 // the weight of those that are complete and not ready
-	waitingKeys  int   // keys with a row that is complete and not ready
-	ready        ring[int32]
+	line   line     // the rows above the low-water mark
+	rows   slots[T] // those of them that are held or away
+	keys   queues   // the same rows by key, until they are ready
+	exit   exit     // the rows that are ready
+	room   room     // what all that takes of the limits
 
 	// The rows that are away, including those that are coming back.
-	away           int
-	parked         int   // by Park, and not coming back
-	aside          int   // by SetAside
-	returning      int   // coming back: their room is theirs already
-	returningBytes int64 // the weight of those
-	turns          ring[int32]
+	away   int
+	parked int // by Park, and not coming back
+	aside  int // by SetAside
 
-	released     uint64 // rows, ever
 	submitIndex  uint64 // of the next row opened
 	completeNext uint64 // index of the next row completed
 }
@@ -176,7 +166,8 @@ func New[T any](limits Limits, low uint64, finished []uint64) (*Buffer[T], error
 	return &Buffer[T]{
 		limits: limits,
 		line:   line{low: low, known: finished, span: limits.Span},
-		keys:   queues{byName: make(map[string]int32)},
+		keys:   queues{byName: make(map[string]int32), span: limits.Span},
+		room:   room{limits: limits},
 	}, nil
 }
 
@@ -239,8 +230,7 @@ func (b *Buffer[T]) hold(s int32) {
 	row := b.rows.at(s)
 	row.state, row.SubmitIndex = open, b.submitIndex
 	b.submitIndex++
-	b.held++
-	b.bytes += int64(row.Bytes)
+	b.room.hold(row.Bytes)
 }
 
 // Known reports whether a row that has not entered yet is finished, so that it must be
@@ -278,18 +268,11 @@ func (b *Buffer[T]) Complete(seq uint64, v T, bytes int) (completeIndex uint64, 
 		return 0, err
 	}
 	row := b.rows.at(s)
-	b.bytes += int64(bytes) - int64(row.Bytes)
-	b.waitingBytes += int64(bytes)
+	b.room.complete(row.Bytes, bytes)
+	b.keys.complete(row.queue)
 	row.Value, row.Bytes, row.state = v, bytes, complete
-	b.completed++
 	b.completeNext++
-	number := row.queue
-	q := b.keys.at(number)
-	if q.complete == 0 {
-		b.waitingKeys++
-	}
-	q.complete++
-	b.moveUp(number)
+	b.moveUp(row.queue)
 	return b.completeNext - 1, nil
 }
 
@@ -316,15 +299,15 @@ func (b *Buffer[T]) Grow(seq uint64, bytes int) {
 	if err != nil {
 		panic(fmt.Sprintf("sequencer: %v", err))
 	}
-	b.rows.at(s).Bytes += bytes
-	b.bytes += int64(bytes)
+	row := b.rows.at(s)
+	b.room.grow(bytes)
+	row.Bytes += bytes
 }
 
 // moveUp makes the complete rows at the beginning of a queue ready. It takes out the
 // dropped rows that it finds there, and forgets a key without rows.
 func (b *Buffer[T]) moveUp(number int32) {
 	q := b.keys.at(number)
-	waited := q.complete > 0
 	for q.first != none && b.rows.at(q.first).state.leaves() {
 		s := q.first
 		row := b.rows.at(s)
@@ -336,14 +319,10 @@ func (b *Buffer[T]) moveUp(number int32) {
 			b.rows.free(s)
 			continue
 		}
-		q.complete--
-		b.waitingBytes -= int64(row.Bytes)
-		b.ready.push(s, b.limits.Rows)
+		b.room.ready(row.Bytes)
+		b.keys.ready(number)
 		row.state, row.queue = ready, none
-		row.exit = uint32(b.released) + uint32(b.ready.count) //nolint:gosec // modulo 2^32
-	}
-	if waited && q.complete == 0 {
-		b.waitingKeys--
+		row.exit = b.exit.push(s, b.limits.Rows)
 	}
 	if q.first == none {
 		b.keys.drop(number)
@@ -354,10 +333,10 @@ func (b *Buffer[T]) moveUp(number int32) {
 // order, and rows of different keys as they became ready. The entry is the buffer's own:
 // it is valid until the next Open, SetAside or Release.
 func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
-	if i < 0 || i >= b.ready.count {
+	if i < 0 || i >= b.exit.rows.count {
 		return nil, false
 	}
-	return &b.rows.at(*b.ready.at(i)).Entry, true
+	return &b.rows.at(*b.exit.rows.at(i)).Entry, true
 }
 
 // Marks yields the mark after each of the first n ready rows has been released. It takes
@@ -365,9 +344,9 @@ func (b *Buffer[T]) Ready(i int) (e *Entry[T], ok bool) {
 func (b *Buffer[T]) Marks(n int) iter.Seq[Mark] {
 	return func(yield func(Mark) bool) {
 		m, at := b.Mark(), 0
-		for i := range min(n, b.ready.count) {
+		for i := range min(n, b.exit.rows.count) {
 			m.Ahead++
-			exit := uint32(b.released) + uint32(i) + 1 //nolint:gosec // modulo 2^32
+			exit := b.exit.number(i)
 			for ; at < b.line.places.count; at++ {
 				p := b.line.places.at(at)
 				if p.slot >= 0 && !b.rows.at(p.slot).leftBy(exit) {
@@ -392,19 +371,16 @@ func (b *Buffer[T]) Mark() Mark { return b.line.mark() }
 // n is negative or fewer rows are ready: to skip an unfinished row would break the order
 // that the buffer is for.
 func (b *Buffer[T]) Release(n int) {
-	if n < 0 || n > b.ready.count {
-		panic(fmt.Sprintf("sequencer: release of %d rows where %d are ready", n, b.ready.count))
+	if n < 0 || n > b.exit.rows.count {
+		panic(fmt.Sprintf("sequencer: release of %d rows where %d are ready", n, b.exit.rows.count))
 	}
 	for range n {
-		s := b.ready.pop()
+		s := b.exit.pop()
 		row := b.rows.at(s)
 		b.line.finish(row.Seq)
-		b.bytes -= int64(row.Bytes)
+		b.room.release(row.Bytes)
 		b.rows.free(s)
 	}
-	b.released += uint64(n)
-	b.held -= n
-	b.completed -= n
 	b.line.advance()
 }
 
@@ -436,7 +412,7 @@ func (b *Buffer[T]) First(key Key) (seq uint64, waits, ok bool) {
 }
 
 // Waiting returns how many keys have complete rows that wait for an earlier one.
-func (b *Buffer[T]) Waiting() int { return b.waitingKeys }
+func (b *Buffer[T]) Waiting() int { return b.keys.waiting }
 
 // WaitedFor returns the oldest row that complete rows of its key wait for, and the key.
 // It takes time for each key that has rows.
@@ -454,18 +430,18 @@ func (b *Buffer[T]) WaitedFor() (seq uint64, key Key, ok bool) {
 }
 
 // Len returns how many rows are held: opened, and neither away nor released.
-func (b *Buffer[T]) Len() int { return b.held }
+func (b *Buffer[T]) Len() int { return b.room.held }
 
 // Completed returns how many of the rows held have their value. The others, Len less
 // Completed, wait for it.
-func (b *Buffer[T]) Completed() int { return b.completed }
+func (b *Buffer[T]) Completed() int { return b.room.completed }
 
 // Bytes returns the weight of the rows held.
-func (b *Buffer[T]) Bytes() int64 { return b.bytes }
+func (b *Buffer[T]) Bytes() int64 { return b.room.bytes }
 
 // WaitingBytes returns the weight of the complete rows that wait for others of their
 // keys.
-func (b *Buffer[T]) WaitingBytes() int64 { return b.waitingBytes }
+func (b *Buffer[T]) WaitingBytes() int64 { return b.room.waitingBytes }
 
 // Head returns the oldest row that is not finished, held or away; ok is false when there
 // is none.

@@ -250,7 +250,7 @@ func TestMemoryIsBoundedByWindowAndSpan(t *testing.T) {
 	if size := unsafe.Sizeof(place{}); size != 16 || len(b.line.places.items) != span {
 		t.Errorf("%d places of %d bytes, want %d of 16", len(b.line.places.items), size, span)
 	}
-	if n := max(len(b.rows.items), len(b.keys.items), len(b.ready.items), len(b.keys.byName)); n > rows {
+	if n := max(len(b.rows.items), len(b.keys.items), len(b.exit.rows.items), len(b.keys.byName)); n > rows {
 		t.Errorf("%d slots, queues, ready rows or keys: want at most %d", n, rows)
 	}
 	completeRows(t, b, 1)
@@ -293,7 +293,7 @@ func TestARowCostsNoAllocationOnceGrown(t *testing.T) {
 						}
 						_, _, _ = b.WaitedFor()
 						n := 0
-						for range b.Marks(b.ready.count) {
+						for range b.Marks(b.exit.rows.count) {
 							n++
 						}
 						b.Release(n)
