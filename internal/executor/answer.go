@@ -67,7 +67,7 @@ func (e *Executor) done(r result) {
 	if j.prepared, j.away = nil, false; !away {
 		j.request = llm.Request{}
 	}
-	e.finishFlight(&r)
+	e.Sharing.finish(&r)
 	switch {
 	case away:
 		j.spent = j.after(&r)

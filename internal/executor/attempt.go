@@ -34,7 +34,7 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 		return struct{}{}, verdict
 	}
 	if a.Server != j.target {
-		if err := e.address(j, a.Server); err != nil {
+		if err := j.address(e.caller, a.Server); err != nil {
 			failure := call.AsError(err)
 			return struct{}{}, e.failed(j, a, failure, pooled.Judge(failure, &llm.Exchange{}))
 		}
@@ -51,7 +51,7 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	if outcome.Err != nil {
 		return struct{}{}, e.failed(j, a, outcome.Err, outcome.Verdict())
 	}
-	e.shareReply(j, reply)
+	e.Sharing.reply(j, reply)
 	return struct{}{}, outcome.Verdict()
 }
 
@@ -136,7 +136,7 @@ func (e *Executor) accept(j *job, x *llm.Exchange) (*answer, error) {
 		failure.Provider, failure.Status = e.caller.At(j.target).Provider(), x.Status
 	}
 	j.request.Rejected, j.request.Complaint = x.Reply.Text, llm.Complaint(err)
-	if unprepared := e.address(j, j.target); unprepared != nil {
+	if unprepared := j.address(e.caller, j.target); unprepared != nil {
 		return nil, unprepared
 	}
 	return nil, err

@@ -23,11 +23,37 @@ const (
 	lookUpsAtOnce = 16
 )
 
+// sharing has equal requests share one call (STAGE_DEDUPE). A job meets it three times:
+// its stored reply is looked up ([sharing.lookUp]), it is answered or follows a job with an
+// equal request ([sharing.join]), or it leads, and then its reply or its failure is passed
+// on to those that follow it ([sharing.reply], [sharing.finish]).
+//
+// It is safe for concurrent use.
+type sharing struct {
+	e       *Executor
+	flights *flights // or nil, and then every job makes its own call
+
+	// Store keeps replies beyond their calls (STAGE_DEDUPE=stored). [sharing.OpenStore]
+	// sets it. Nil: no reply is kept.
+	Store *replyStore
+}
+
+func newSharing(e *Executor) *sharing {
+	s := &sharing{e: e}
+	switch e.cfg.Rows.Dedupe {
+	case "inflight":
+		s.flights = newFlights(0)
+	case "stored": // a reply on its way to the store serves from memory
+		s.flights = newFlights(e.cfg.Rows.DedupeTTL)
+	}
+	return s
+}
+
 // OpenStore opens the store of replies that STAGE_DEDUPE=stored needs, and creates its
 // stream. It must be called before Run; with any other STAGE_DEDUPE it does nothing.
-func (e *Executor) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
-	if e.cfg.Rows.Dedupe == "stored" {
-		e.Store, err = openReplyStore(ctx, nc, e.cfg, e.log.Logger)
+func (s *sharing) OpenStore(ctx context.Context, nc *nats.Conn) (err error) {
+	if s.e.cfg.Rows.Dedupe == "stored" {
+		s.Store, err = openReplyStore(ctx, nc, s.e.cfg, s.e.log.Logger)
 	}
 	return err
 }
@@ -40,84 +66,89 @@ func CreateStore(ctx context.Context, nc *nats.Conn, cfg *config.Config, log *sl
 }
 
 // lookUp finds the stored replies to the jobs' requests.
-func (e *Executor) lookUp(ctx context.Context, jobs []*job) {
-	if e.Store == nil {
+func (s *sharing) lookUp(ctx context.Context, jobs []*job) {
+	if s.Store == nil {
 		return
 	}
-	defer e.steps.leave(e.steps.enter(hold.LookUp, "", time.Now(), jobs...))
+	defer s.e.steps.leave(s.e.steps.enter(hold.LookUp, "", time.Now(), jobs...))
 	var group sync.WaitGroup
 	room := make(chan struct{}, lookUpsAtOnce)
 	for _, j := range jobs {
 		room <- struct{}{}
 		group.Go(func() {
-			j.found = e.Store.get(ctx, j.key)
+			j.found = s.Store.get(ctx, j.key)
 			<-room
 		})
 	}
 	group.Wait()
 }
 
-// share answers the job without its own call if the reply to an equal request is known,
-// or will be. If it reports false the job must be submitted, and leads: jobs with an
-// equal request wait for its call.
-func (e *Executor) share(j *job) bool {
-	if e.flights == nil {
+// join answers the job without its own call if the reply to an equal request is known, or
+// will be. If it reports false the job must be submitted, and leads: jobs with an equal
+// request wait for its call.
+func (s *sharing) join(j *job) bool {
+	if s.flights == nil {
 		return false
 	}
 	if found := j.found; found != nil {
 		j.found = nil
-		if e.answerWith(j, found, true) {
+		if s.e.answerWith(j, found, true) {
 			return true
 		}
 	}
-	known, leads := e.flights.join(j)
+	known, leads := s.flights.join(j)
 	if known == nil {
 		return !leads
 	}
-	return e.answerWith(j, known, false)
+	return s.e.answerWith(j, known, false)
 }
 
-// shareReply answers the jobs that wait for this one's call, and stores the reply. It
-// runs on a worker.
-func (e *Executor) shareReply(j *job, a *answer) {
-	if e.flights == nil {
+// reply answers the jobs that wait for this one's call, and keeps the reply. It runs on a
+// worker.
+func (s *sharing) reply(j *job, a *answer) {
+	if s.flights == nil {
 		return
 	}
-	for _, follower := range e.flights.resolve(j.key, a) {
+	for _, follower := range s.flights.resolve(j.key, a) {
 		tracing.FromRow(follower.row).SharesWith(tracing.FromRow(j.row))
-		if !e.answerWith(follower, a, false) {
-			e.requeue(follower)
+		if !s.e.answerWith(follower, a, false) {
+			s.requeue(follower)
 		}
 	}
-	if e.Store != nil {
-		e.Store.put(j.key, j.row.StateID, a)
+	s.keep(j, a)
+}
+
+// keep stores the reply to a job's request, if replies are kept beyond their calls.
+func (s *sharing) keep(j *job, a *answer) {
+	if s.Store != nil {
+		s.Store.put(j.key, j.row.StateID, a)
 	}
 }
 
-// finishFlight releases the jobs that waited for one that got no reply. A permanent error
-// is a verdict on the request and holds for them too; a transient one, a stop, a row that
-// moved to another replica, or one that fails whatever the reply does not: they are
-// submitted again.
-func (e *Executor) finishFlight(r *result) {
-	if e.flights == nil {
+// finish releases the jobs that waited for one that got no reply. They fail with it if its
+// error is permanent, since that is a verdict on the request. They are submitted again
+// after a transient error or a stop, and if its row moved to another replica or fails
+// whatever the reply.
+func (s *sharing) finish(r *result) {
+	if s.flights == nil {
 		return
 	}
-	followers := e.flights.finish(r.In.key)
+	followers := s.flights.finish(r.In.key)
 	if len(followers) == 0 {
 		return
 	}
 	if r.Class != pool.Permanent || r.In.skipped {
-		e.requeue(followers...)
+		s.requeue(followers...)
 		return
 	}
 	for _, j := range followers {
 		j.errors = r.In.errors
-		e.answerError(j, r.Err, &result{In: j, Finished: r.Finished, Stats: r.Stats}, auditlog.SourceDedupe)
+		s.e.answerError(j, r.Err, &result{In: j, Finished: r.Finished, Stats: r.Stats}, auditlog.SourceDedupe)
 	}
 }
 
 // requeue has Run submit jobs again that waited for another.
-func (e *Executor) requeue(jobs ...*job) {
-	e.flights.requeue(jobs)
-	e.backlog.wake()
+func (s *sharing) requeue(jobs ...*job) {
+	s.flights.requeue(jobs)
+	s.e.backlog.wake()
 }

@@ -8,28 +8,34 @@
 //  1. [Executor.Start] puts the row into the backlog (executor.go, backlog.go, queue.go).
 //  2. [Executor.take] takes out the rows that the pool has room for, partitions, keys and
 //     prompts of batched requests in turn (executor.go). The pool keeps their order.
-//  3. [Executor.prepare] makes a job of the row, or answers one that needs no call. Within it [Executor.render] makes the
-//     request, [Executor.finish] its bytes, and [Executor.restore] answers from the journal (prepare.go, prompt.go,
-//     journal.go). With STAGE_FOREACH it puts the row back as a fan instead, and each of its elements, taken in turn, is a
-//     job from here on to step 11; with the last of them the row is answered (fan.go).
-//     A request with media waits between the two until these have been looked up ([mediaLookups.begin], media.go).
-//  4. [Executor.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
-//  5. [Executor.share] answers the job from an equal request, or has it wait for that one's call (dedupe.go, flights.go).
-//  6. [Executor.submit] hands the job to the pool (executor.go). With STAGE_TASK=embed it joins a group
-//     of others first, which share one call ([gathering.add], group.go). [gathering.attempt] and
-//     [gathering.done] then stand for the steps 7 to 11.
-//  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool decides (attempt.go):
-//     [Executor.refuse], [Executor.address], [Executor.reloadKey], [mediaLookups.load], [Executor.call].
+//  3. [Executor.prepare] makes a [job] of the row, or answers one that needs no call
+//     (prepare.go, job.go). Within it [Executor.render] makes the request (prompt.go),
+//     [Executor.finish] its bytes, and [Executor.restore] answers from the journal
+//     (journal.go). With STAGE_FOREACH it puts the row back as a fan instead, and each of
+//     its elements, taken in turn, is a job from here on to step 11. With the last of them
+//     the row is answered (fan.go). A request with media waits between render and finish
+//     until these have been looked up ([mediaLookups.begin], media.go).
+//  4. [sharing.lookUp] finds stored replies to equal requests (dedupe.go, store.go).
+//  5. [sharing.join] answers the job from an equal request, or has it wait for that one's
+//     call (dedupe.go, flights.go).
+//  6. [Executor.submit] hands the job to the pool (executor.go). With STAGE_TASK=embed it
+//     joins a group of others first, which share one call ([gathering.add], group.go).
+//     [gathering.attempt] and [gathering.done] then stand for the steps 7 to 11.
+//  7. [Executor.attempt] makes one call, on a worker of the pool, as often as the pool
+//     decides (attempt.go): [Executor.refuse], [job.address], [Executor.reloadKey],
+//     [mediaLookups.load], [Executor.call].
 //  8. [Executor.accept] validates the reply and builds the result (attempt.go).
-//  9. [Executor.record] adds the call to the audit, the cost ledger and the log (attempt.go).
-//  10. [Executor.shareReply] answers the jobs that wait for this one (dedupe.go).
+//  9. [Executor.record] adds the call to the audit, the cost ledger and the log
+//     (attempt.go).
+//  10. [sharing.reply] answers the jobs that wait for this one (dedupe.go).
 //  11. [Executor.done] takes the job's outcome from the pool (answer.go).
-//  12. [Executor.reply] answers the row (answer.go); its consumer stores the result and acknowledges the row.
+//  12. [Executor.reply] answers the row (answer.go); its consumer stores the result and
+//     acknowledges the row.
 //
 // A row of the batch lane goes another way from step 4 on: [laneRows.run] has it wait
 // there ([laneRows.join]) or takes its answer ([laneRows.judge]), with the steps 8, 9 and
-// 12 (lane.go). A prompt of a batched request takes its turn among the rows,
-// and has no other step than its attempt (once.go).
+// 12 (lane.go). A prompt of a batched request takes its turn among the rows, and has no
+// other step than its attempt ([promptTurns.submit], once.go).
 package executor
 
 import (
@@ -66,10 +72,8 @@ type Executor struct {
 	// Lanes returns the batch lane of a partition. It is set before Run. Nil: there is
 	// none, and each row is called live.
 	Lanes func(partition int) Lane
-
-	// Store keeps replies beyond their calls (STAGE_DEDUPE=stored). [Executor.OpenStore] sets
-	// it. Nil: no reply is kept.
-	Store *replyStore
+	// Sharing has equal requests share one call. Its store must be opened before Run.
+	Sharing *sharing
 
 	cfg    *config.Config
 	caller *call.Caller
@@ -78,13 +82,12 @@ type Executor struct {
 
 	backlog *backlog
 	inHand  atomic.Bool // rows are on their way from the backlog to the pool
-	paused  atomic.Bool // the pool is: it refuses prompts at once
-	flights *flights    // or nil, and then every row makes its own call
 	steps   steps       // what takes long beside calls
 
-	gathering *gathering // or nil, and then no call serves several rows
 	media     *mediaLookups
-	lane      *laneRows // rows of the batch lane
+	gathering *gathering   // or nil, and then no call serves several rows
+	lane      *laneRows    // rows of the batch lane
+	prompts   *promptTurns // of batched requests
 }
 
 // New returns an executor and its pool, or what is wrong with poolConfig. It starts
@@ -95,16 +98,11 @@ func New(cfg *config.Config, caller *call.Caller, prompt *Prompt, poolConfig poo
 		backlog: newBacklog(),
 	}
 	e.lane, e.media, e.gathering = newLaneRows(e), newMediaLookups(e), newGathering(e)
-	switch cfg.Rows.Dedupe {
-	case "inflight":
-		e.flights = newFlights(0)
-	case "stored": // a reply on its way to the store serves from memory
-		e.flights = newFlights(cfg.Rows.DedupeTTL)
-	}
+	e.Sharing, e.prompts = newSharing(e), &promptTurns{e: e}
 	var once sync.Once
 	prompt.format.Replaced = func(field string) { once.Do(func() { e.log.replaced(field) }) }
 	poolConfig.OnRoom, poolConfig.Expected = e.backlog.wake, e.expected
-	e.followPauses(&poolConfig)
+	e.prompts.followPauses(&poolConfig)
 	var err error
 	e.Pool, err = pool.New(poolConfig, e.attempt)
 	return e, err
@@ -138,17 +136,17 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 		case <-done:
 			return
 		}
-		e.submit(ctx, e.flights.takeRequeued())
+		e.submit(ctx, e.Sharing.flights.takeRequeued())
 		e.media.begin(ctx, e.media.takeAgain(), e.backlog)
-		e.refusePrompts()
+		e.prompts.refuse()
 		e.inHand.Store(true)
 		if jobs := e.finishAll(ctx, e.backlog.takeDescribed()); len(jobs) > 0 {
-			e.lookUp(ctx, jobs)
+			e.Sharing.lookUp(ctx, jobs)
 			e.submit(ctx, jobs)
 		}
 		for taken := e.take(ctx, found); len(taken) > 0; taken = e.take(ctx, found) {
 			jobs := e.media.begin(ctx, e.prepareAll(ctx, taken), e.backlog)
-			e.lookUp(ctx, jobs)
+			e.Sharing.lookUp(ctx, jobs)
 			found = countFound(jobs)
 			e.submit(ctx, jobs)
 		}
@@ -175,7 +173,7 @@ func (e *Executor) take(ctx context.Context, found int) []entry {
 		room = e.gathering.room(room)
 		most = min(room, lookUpRows)
 	}
-	if e.Store != nil {
+	if e.Sharing.Store != nil {
 		most = min(max(0, room)+found, lookUpRows)
 	}
 	if ctx.Err() != nil {
@@ -217,7 +215,7 @@ func (e *Executor) Recall() {
 	for _, w := range e.lane.backlog.queue.recall((*consumer.Row).Wanted) {
 		e.handBack(w.row)
 	}
-	for _, j := range e.flights.recall() {
+	for _, j := range e.Sharing.flights.recall() {
 		e.giveBack(j)
 	}
 	e.gathering.handBack((*job).unwanted)
@@ -242,7 +240,7 @@ func (e *Executor) submit(ctx context.Context, jobs []*job) {
 		switch {
 		case ctx.Err() != nil || !j.row.Wanted():
 			e.giveBack(j)
-		case e.share(j):
+		case e.Sharing.join(j):
 		case e.unaffordable(j):
 		case e.gathering != nil:
 			e.gathering.add(j)
@@ -251,7 +249,7 @@ func (e *Executor) submit(ctx context.Context, jobs []*job) {
 				e.done(result{In: j, Class: pool.Cancelled})
 			}
 		}
-		if requeued := e.flights.takeRequeued(); len(requeued) > 0 {
+		if requeued := e.Sharing.flights.takeRequeued(); len(requeued) > 0 {
 			jobs = append(requeued, jobs...) // they are older
 		}
 	}
@@ -266,7 +264,7 @@ func (e *Executor) unaffordable(j *job) bool {
 	}
 	r := e.uncalled(j)
 	r.Err, r.Class = err, pooled.Judge(call.AsError(err), &llm.Exchange{}).Class
-	e.finishFlight(r)
+	e.Sharing.finish(r)
 	e.answerError(j, err, r, "")
 	return true
 }

@@ -293,7 +293,7 @@ func (s *gathering) attempt(ctx context.Context, g *group, a pool.Attempt) pool.
 		return s.failed(g, a, outcome.Err, outcome.Verdict())
 	}
 	for i, j := range g.jobs {
-		e.shareReply(j, answers[i])
+		e.Sharing.reply(j, answers[i])
 	}
 	return outcome.Verdict()
 }

@@ -34,7 +34,7 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 		h.Kind, h.Why, h.Since = hold.Media, away.Error(), since
 		return h
 	}
-	if leader, follows := e.flights.leaderOf(row); follows {
+	if leader, follows := e.Sharing.flights.leaderOf(row); follows {
 		h.Kind, h.By = hold.Shared, "row "+hold.RowName(leader)
 		return h
 	}

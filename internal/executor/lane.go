@@ -117,7 +117,7 @@ func (l *laneRows) run(ctx context.Context, done <-chan struct{}) {
 	// The bytes of an answer are in memory already.
 	mayBegin := func(*consumer.Row) bool { return l.e.media.hasRoom() || ctx.Err() != nil }
 	serve := func(jobs []*job) {
-		l.e.lookUp(ctx, slices.DeleteFunc(slices.Clone(jobs), answered))
+		l.e.Sharing.lookUp(ctx, slices.DeleteFunc(slices.Clone(jobs), answered))
 		for _, j := range jobs {
 			l.serve(ctx, j)
 		}
@@ -236,9 +236,7 @@ func (l *laneRows) judge(j *job, errand *lane.Errand) {
 	}
 	switch failure := outcome.Err; {
 	case failure == nil:
-		if l.e.Store != nil {
-			l.e.Store.put(j.key, j.row.StateID, reply)
-		}
+		l.e.Sharing.keep(j, reply)
 		l.e.succeed(j, r)
 	case failure.Class == llm.Permanent:
 		l.e.failed(j, a, failure, verdict)

@@ -17,6 +17,12 @@ type prompt struct {
 	givenUp atomic.Bool // by its caller
 }
 
+// promptTurns has prompts take their turns among the rows. It is safe for concurrent use.
+type promptTurns struct {
+	e      *Executor
+	paused atomic.Bool // the pool is: it refuses prompts at once
+}
+
 // CallOnce makes one attempt in its turn among the rows, and returns the error of its
 // verdict. Retrying is up to the caller. The attempt shares slots, laws, gates and
 // statistics with the rows, and weight estimates its tokens. While the pool is paused the
@@ -37,7 +43,7 @@ func (e *Executor) CallOnce(ctx context.Context, weight func() int64, attempt fu
 	if len(e.backlog.queue.removePrompts(func(other *prompt) bool { return other == p })) > 0 {
 		return context.Cause(ctx)
 	}
-	e.recallPrompt(p)
+	e.prompts.recall(p)
 	err := <-p.ended
 	if errors.Is(err, pool.ErrHandedBack) {
 		return context.Cause(ctx)
@@ -47,36 +53,36 @@ func (e *Executor) CallOnce(ctx context.Context, weight func() int64, attempt fu
 
 // followPauses has prompts that wait in the queue be refused as soon as the pool pauses:
 // their callers must not wait for its end.
-func (e *Executor) followPauses(cfg *pool.Config) {
+func (d *promptTurns) followPauses(cfg *pool.Config) {
 	onPause, onResume := cfg.OnPause, cfg.OnResume
 	cfg.OnPause = func(p pool.Pause) {
-		e.paused.Store(true)
-		e.backlog.wake()
+		d.paused.Store(true)
+		d.e.backlog.wake()
 		if onPause != nil {
 			onPause(p)
 		}
 	}
 	cfg.OnResume = func(p pool.Pause) {
-		e.paused.Store(false)
+		d.paused.Store(false)
 		if onResume != nil {
 			onResume(p)
 		}
 	}
 }
 
-// refusePrompts has the pool refuse the prompts in the queue while it is paused.
-func (e *Executor) refusePrompts() {
-	if !e.paused.Load() {
+// refuse has the pool refuse the prompts in the queue while it is paused.
+func (d *promptTurns) refuse() {
+	if !d.paused.Load() {
 		return
 	}
-	for _, p := range e.backlog.queue.removePrompts(func(*prompt) bool { return true }) {
-		e.submitPrompt(p)
+	for _, p := range d.e.backlog.queue.removePrompts(func(*prompt) bool { return true }) {
+		d.submit(p)
 	}
 }
 
-// submitPrompt hands a prompt to the pool.
-func (e *Executor) submitPrompt(p *prompt) {
-	if err := e.Pool.Add(&job{prompt: p}, e.done); err != nil {
+// submit hands a prompt to the pool.
+func (d *promptTurns) submit(p *prompt) {
+	if err := d.e.Pool.Add(&job{prompt: p}, d.e.done); err != nil {
 		p.ended <- err
 		return
 	}
@@ -87,14 +93,14 @@ func (e *Executor) submitPrompt(p *prompt) {
 	//  3. The pool knows no such job yet.
 	//  4. Run adds the job.
 	//
-	// So who comes second recalls it. Else the caller would wait for a turn that may be
-	// minutes away.
+	// So who comes second recalls it. Otherwise the caller would wait for a turn that may
+	// be minutes away.
 	if p.givenUp.Load() {
-		e.recallPrompt(p)
+		d.recall(p)
 	}
 }
 
-// recallPrompt has the pool hand back a prompt that still waits there.
-func (e *Executor) recallPrompt(p *prompt) {
-	e.Pool.Recall(func(j *job) bool { return j.prompt == p })
+// recall has the pool hand back a prompt that still waits there.
+func (d *promptTurns) recall(p *prompt) {
+	d.e.Pool.Recall(func(j *job) bool { return j.prompt == p })
 }

@@ -6,67 +6,15 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer"
 	"github.com/llm-stage/stage/consumer/streams"
-	"github.com/llm-stage/stage/internal/call"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/media"
 	"github.com/llm-stage/stage/llm"
 	"github.com/llm-stage/stage/llm/row"
-	"github.com/llm-stage/stage/pool"
 )
-
-// job is a row between the queue and its answer. One goroutine at a time works on it.
-type job struct {
-	prompt *prompt // set if the job is a prompt, and then the rest is not
-	group  *group  // set if the job is the call of several others, and then the rest is not
-	row    *consumer.Row
-	fan    *fan // or nil if the job is for the whole row
-	index  int  // of the element of fan
-	// skipped is set when the last attempt made no call.
-	skipped bool
-	away    bool    // in the last attempt the store of its media could not be reached
-	found   *answer // stored for an equal request; looked at once, by share
-
-	// Set by render and the same from then on.
-	// parsed is what the job's own result is made of: the row, or an empty row for an
-	// element. It is nil if the body is no row.
-	parsed *row.Row
-	vars   string // hash of the template's variables
-	model  string // that the row names, or empty for the target's own
-	key    string // hash of the request to the first target
-
-	// The request as it is sent next: prepared holds the bytes of request for target.
-	// Both are dropped by done.
-	request  llm.Request
-	target   int
-	prepared *llm.Prepared
-
-	spent
-	body     []byte     // of the result, once a call has succeeded
-	form     string     // of body, see [consumer.Reply]
-	tooLarge *llm.Error // why body does not fit; body is nil then
-}
-
-// spent is what the attempts at a row came to so far. It outlives a hand-back, in [consumer.Row.Spent]:
-// a process that was starved for a moment hands back rows between two attempts and starts
-// them again in the same term, whose row event must count all calls that the audit holds.
-type spent struct {
-	// Of the starts before this one; those of this start are counted by the pool.
-	attempts, capacityRetries int
-	started                   time.Time // or zero if there was no attempt
-	calls                     int       // recorded in this term
-	hash                      callsHash // of all calls, those of this start included
-
-	live                bool   // it was for the batch lane, and is called live after all
-	rejected, complaint string // of the next request, see [llm.Request]
-
-	errors []auditlog.AttemptError
-	usage  auditlog.UsageSum
-}
 
 // newJob returns a job that continues where the row was handed back or parked.
 func (e *Executor) newJob(row *consumer.Row) *job {
@@ -80,66 +28,13 @@ func (e *Executor) newJob(row *consumer.Row) *job {
 	return j
 }
 
-// result is the outcome of a job in the pool.
-type result = pool.Result[*job, struct{}]
-
-// Traits are what the pool should know of the job. Elements of one row are a group: what
-// they meet may be the row's own fault.
-func (j *job) Traits() pool.Traits {
-	if j.prompt != nil {
-		return pool.Traits{Single: true}
-	}
-	if j.group != nil {
-		return pool.Traits{Arrived: j.group.jobs[0].row.Taken, Attempts: j.group.attempts}
-	}
-	traits := pool.Traits{Arrived: j.row.Taken, Key: j.row.Key}
-	if j.fan != nil {
-		traits.Group = j.fan
-	}
-	return traits
-}
-
-// Weight estimates the tokens of the job's next call: those of the request by its length,
-// and as many as the reply may have. It implements [pool.Weighted]; the reply's usage
-// corrects it.
-func (j *job) Weight(int) int64 {
-	if j.prompt != nil {
-		return j.prompt.weight()
-	}
-	if j.group != nil {
-		return j.group.weight
-	}
-	if j.prepared == nil {
-		return 0
-	}
-	return call.EstimateTokens(j.prepared, &j.request)
-}
-
-// unwanted reports whether the job is no longer to be called: its row belongs to another
-// replica now. A prompt has no row.
-func (j *job) unwanted() bool {
-	switch {
-	case j.prompt != nil:
-		return false
-	case j.group != nil:
-		return !j.group.wanted()
-	}
-	return !j.row.Wanted()
-}
-
-// isFor reports whether the job is for a row, for an element of it, or for several rows of
-// which it is one.
-func (j *job) isFor(row *consumer.Row) bool {
-	return j.row == row || j.group != nil && j.group.has(row)
-}
-
 // prepareAll makes jobs of the rows that need a call, and answers the others.
 func (e *Executor) prepareAll(ctx context.Context, taken []entry) []*job {
 	jobs := make([]*job, 0, len(taken))
 	for _, w := range taken {
 		var j *job
 		if w.prompt != nil {
-			e.submitPrompt(w.prompt)
+			e.prompts.submit(w.prompt)
 			continue
 		}
 		switch stop := ctx.Err() != nil || !w.row.Wanted(); {
@@ -294,31 +189,13 @@ func (e *Executor) render(j *job) (err error) {
 func (e *Executor) finish(ctx context.Context, j *job) bool {
 	err := e.prompt.Media.Describe(ctx, j.request.Messages) // of the media in the request itself
 	if err == nil {
-		err = e.addressFirst(j)
+		err = j.addressFirst(e.caller)
 	}
 	if err != nil {
 		e.answerError(j, err, e.uncalled(j), "")
 		return false
 	}
 	return !e.restore(j)
-}
-
-// addressFirst makes the bytes of the request to the first target, and its key.
-func (e *Executor) addressFirst(j *job) error {
-	rejected, complaint := j.rejected, j.complaint
-	if j.target == 0 && j.request.Complaint != "" { // its media have been looked up again
-		rejected, complaint = j.request.Rejected, j.request.Complaint
-	}
-	j.request.Rejected, j.request.Complaint = "", ""
-	if err := e.address(j, 0); err != nil {
-		return err
-	}
-	j.key = e.caller.At(0).Key(j.prepared)
-	if complaint == "" {
-		return nil
-	}
-	j.request.Rejected, j.request.Complaint = rejected, complaint
-	return e.address(j, 0)
 }
 
 // finishAll is finish for jobs whose media have been looked up. It returns those that need
@@ -343,21 +220,6 @@ func (e *Executor) parse(in *consumer.Row) (*row.Row, error) {
 		parsed.KeepAs(stage)
 	}
 	return parsed, nil
-}
-
-// address makes the bytes that go over the wire to a target. The model that a row names
-// is for the first one only: others would not know it.
-func (e *Executor) address(j *job, to int) (err error) {
-	j.request.Model = e.caller.At(to).Model()
-	if to == 0 && j.model != "" {
-		j.request.Model = j.model
-	}
-	if j.target != to { // another model's rejected reply means nothing to this one
-		j.request.Rejected, j.request.Complaint = "", ""
-	}
-	j.target = to
-	j.prepared, err = e.caller.At(to).Prepare(&j.request)
-	return err
 }
 
 // passOn answers a row that arrived as an error of an earlier stage, unless such rows are

@@ -129,9 +129,9 @@ func (s *Stage) setUp(ctx context.Context) error {
 		return s.Conn.Explain(err)
 	}
 	if side := s.opts.Side; side != nil {
-		return side.Replies.Explain(s.executor.OpenStore(ctx, side.Replies.NC()))
+		return side.Replies.Explain(s.executor.Sharing.OpenStore(ctx, side.Replies.NC()))
 	}
-	return s.Conn.Explain(s.executor.OpenStore(ctx, s.Conn.NC()))
+	return s.Conn.Explain(s.executor.Sharing.OpenStore(ctx, s.Conn.NC()))
 }
 
 // startRecorder starts the parts that outlive the consumers: the recorder of audit
@@ -249,7 +249,7 @@ func (s *Stage) end(soft, hard context.Context, err error) {
 	if err := errors.Join(missing, s.recorder.Flush(flush)); err != nil {
 		s.Log.Warn("last audit events not stored", slog.Any("error", err))
 	}
-	s.executor.Store.Flush(flush)
+	s.executor.Sharing.Store.Flush(flush)
 	s.Usage.Log(flush, s.Log)
 }
 
@@ -284,7 +284,7 @@ func (s *Stage) use(nc *nats.Conn) {
 	s.recorder.Use(nc)
 	s.answerer.Use(nc)
 	if s.opts.Side == nil { // with Side, the store of replies is on another server
-		s.executor.Store.Use(nc)
+		s.executor.Sharing.Store.Use(nc)
 	}
 	s.objects.Use(nc)
 	s.sharing.use(nc)
