@@ -47,7 +47,7 @@ SIDE := -cpu 1 -parallel 4 -p $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
 .PHONY: test
 test: ## run the tests; simulations have few seeds
-	go test -short $(SIDE) -run '$(RUN)' $(PKG)
+	go test -short $(SIDE) -timeout 30m -run '$(RUN)' $(PKG)
 
 .PHONY: test-long
 test-long: ## run the tests with all their seeds, and those of whole processes that take their time; takes minutes

@@ -56,7 +56,10 @@ func TestNoRowHasTheTextOfAnother(t *testing.T) {
 					t.Errorf("%d rows failed, want %d", n, c.failed)
 				}
 				for i, body := range l.bodies() {
-					if own := customer(i + 1); othersText(body, own) || strings.Contains(body, `"llm_response_error":`) && !strings.Contains(body, c.says) {
+					own := customer(i + 1)
+					_, said, failed := strings.Cut(body, `"llm_response_error":`)
+					// The first row may go before any other has come: then the words are about it alone.
+					if othersText(body, own) || failed && !strings.Contains(said, c.says) && !strings.Contains(said, own) {
 						t.Errorf("row %d: %s", i+1, body)
 					}
 				}
