@@ -96,6 +96,7 @@ func addLeaf(ts *testscript.TestScript, hub *server.Options, name string) {
 
 // startScriptNATS starts a server that stops with the script.
 func startScriptNATS(ts *testscript.TestScript, options *server.Options) *server.Server {
+	options.AuthTimeout = 60 // in seconds; a busy machine takes longer than the usual two
 	srv, err := server.NewServer(options)
 	ts.Check(err)
 	srv.Start()
