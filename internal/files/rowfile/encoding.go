@@ -14,7 +14,7 @@ const encodingSample = 4 << 10
 // and paid for.
 func (r *Reader) foreignEncoding(start []byte) string {
 	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
-	sample := r.in.Buffered() // what came with them
+	sample := r.in.Buffered()                // what came with them
 	wide := len(start) == 3 && start[2] <= 3 // UTF-32LE with an emoji first has its NUL behind them
 	if marked || wide || bytes.IndexByte(start, 0) >= 0 {
 		// Of "0\x000 0000" the first four bytes look like UTF-16, and all of it does not: the
