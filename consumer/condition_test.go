@@ -34,11 +34,8 @@ func fightForPartitions(t *testing.T, replicas int) {
 	}
 	nc := connect()
 	cluster.CreateStream(t, nc, resultsStream(replicas))
-	for _, batch := range []bool{false, true} {
-		race := &conditionRace{rows: 400, batch: batch, partition: 0}
-		if batch {
-			race.partition = 2
-		}
+	for i, way := range []appendWay{oneByOne, atomicGroup, fastGroup} {
+		race := &conditionRace{rows: 400, way: way, partition: 2 * i}
 		race.moved.L = &race.mu
 		var wg sync.WaitGroup
 		for i := range 2 {
@@ -50,7 +47,7 @@ func fightForPartitions(t *testing.T, replicas int) {
 		wg.Wait()
 		checkLog(t, nc, race.partition, race.rows)
 		checkLog(t, nc, race.partition+1, race.rows)
-		t.Logf("batch %v: terms %d, zombies that woke up and stored nothing %d", batch, race.terms, race.fenced)
+		t.Logf("way %v: terms %d, zombies that woke up and stored nothing %d", way, race.terms, race.fenced)
 	}
 }
 
@@ -58,7 +55,7 @@ func fightForPartitions(t *testing.T, replicas int) {
 func resultsStream(replicas int) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name: "RESULTS", Subjects: []string{"results.>"}, Replicas: replicas,
-		Discard: jetstream.DiscardNew, DenyDelete: true, AllowAtomicPublish: true, AllowDirect: true,
+		Discard: jetstream.DiscardNew, DenyDelete: true, AllowAtomicPublish: true, AllowBatchPublish: true, AllowDirect: true,
 	}
 }
 
@@ -66,7 +63,7 @@ func resultsStream(replicas int) jetstream.StreamConfig {
 type conditionRace struct {
 	partition int
 	rows      uint64
-	batch     bool
+	way       appendWay
 
 	mu     sync.Mutex
 	moved  sync.Cond
@@ -125,7 +122,7 @@ func (w conditionWriter) group(after uint64, n int) []*Row {
 }
 
 func (r *conditionRace) groupSize(after uint64) int {
-	if !r.batch {
+	if r.way == oneByOne {
 		return 1
 	}
 	return int(min(2+rand.Uint64N(8), r.rows-after))
@@ -146,7 +143,7 @@ func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
 			if e.end.low >= r.rows {
 				break
 			}
-			err := e.store(t.Context(), w.group(e.end.low, r.groupSize(e.end.low)))
+			_, err := e.store(t.Context(), r.way, w.group(e.end.low, r.groupSize(e.end.low)))
 			if errors.Is(err, ErrFenced) {
 				break
 			}
@@ -163,7 +160,7 @@ func (r *conditionRace) rival(t *testing.T, w conditionWriter) {
 		if !r.sleepUntilOtherMoved(w.id, e.end.low) {
 			continue
 		}
-		if err := e.store(t.Context(), w.group(e.end.low, r.groupSize(e.end.low))); !errors.Is(err, ErrFenced) {
+		if _, err := e.store(t.Context(), r.way, w.group(e.end.low, r.groupSize(e.end.low))); !errors.Is(err, ErrFenced) {
 			t.Errorf("a writer that slept through a rival's term appended after %d: err %v, want %v", e.end.low, err, ErrFenced)
 		}
 		r.note(func() { r.fenced++ })
@@ -175,7 +172,7 @@ func (r *conditionRace) alone(t *testing.T, w conditionWriter) {
 	t.Helper()
 	e := w.begin(t)
 	for e != nil && e.end.low < r.rows {
-		if err := e.store(t.Context(), w.group(e.end.low, r.groupSize(e.end.low))); err != nil {
+		if _, err := e.store(t.Context(), r.way, w.group(e.end.low, r.groupSize(e.end.low))); err != nil {
 			t.Errorf("the only writer of its partition, after %d: %v", e.end.low, err)
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -34,16 +35,17 @@ const (
 	// single append fade. Without it, a server that was slow for a moment would be sent
 	// groups for as long as each takes long enough for the next to gather.
 	singleForgetFraction = 16
+	// fastAgainAfter is how long no fast group is tried after one was not stored as a
+	// whole. Others write to the stream then, such as another partition, and would end the
+	// next one as well.
+	fastAgainAfter = time.Second
 
 	storeRetryFirst = 50 * time.Millisecond
 	storeRetryMost  = 5 * time.Second
 )
 
-var (
-	errGroupRefused = errors.New("the group was refused")
-	// errLimitLowered ends a term: the next one learns the limit and makes the result fit.
-	errLimitLowered = errors.New("the results stream takes only smaller messages than before")
-)
+// errLimitLowered ends a term: the next one learns the limit and makes the result fit.
+var errLimitLowered = errors.New("the results stream takes only smaller messages than before")
 
 // emitter appends results to the log, in order, each on condition that the log still ends
 // where this term left it.
@@ -52,12 +54,8 @@ var (
 // before it would make, are no fence: a rival's claim can take a number in between, and a
 // later append of the fenced owner fits the log again.
 //
-// An append is one message, or one group that is stored as a whole (the server's atomic
-// batch), with the condition on its first message. Which is cheaper depends on the server: a
-// group costs a flat 20-30 ms on one replica, where a message takes about 0.1 ms. It wins
-// on three replicas, and where each message is synced to disk. So both are measured as they
-// happen and the cheaper one is taken. A large group may take longer, since it costs less
-// work.
+// An append is one message or one group, see [appendWay]. A group has the condition on its
+// first message.
 //
 // It runs on a goroutine of its own, which owns it.
 type emitter struct {
@@ -65,18 +63,40 @@ type emitter struct {
 	owner   string
 	end     logEnd
 	chainer chainer
-	groups  bool // the stream takes groups
+	takes   struct{ atomic, fast bool } // the groups that the stream takes
 	single  streams.Cost
-	group   streams.Cost
+	group   streams.Cost // of an atomic group
+	fast    streams.FastCost
 	singles time.Time         // no group until then
+	slow    time.Time         // no fast group until then
 	appends *streams.Appender // nil: nothing was appended yet
 }
 
+// appendWay is how results go to the server. Which way is cheapest depends on the server, so
+// all costs are measured as they happen.
+type appendWay uint8
+
+const (
+	// oneByOne appends one result, which has its own answer.
+	oneByOne appendWay = iota
+	// fastGroup is a fast group, see [streams.Appender.AppendFast]. Results are stored as
+	// they come, so the first part of a group may be stored and the rest not. It is for a
+	// stream without replicas to which nobody else writes at the moment.
+	fastGroup
+	// atomicGroup is stored as a whole (the server's atomic batch), which costs a flat 20-30
+	// ms on one replica, where a message takes about 0.1 ms. It wins on three replicas, and
+	// where each message is synced to disk. A large one may take longer than its messages
+	// would, since it costs less work.
+	atomicGroup
+)
+
 func newEmitter(c *Consumer, owner string, end logEnd, results jetstream.StreamConfig) *emitter {
 	e := &emitter{
-		c: c, owner: owner, end: end, groups: results.AllowAtomicPublish,
+		c: c, owner: owner, end: end, fast: streams.NewFastCost(),
 		single: streams.Cost(streams.SingleCostGuess), group: streams.Cost(streams.GroupCostGuess),
 	}
+	e.takes.atomic = results.AllowAtomicPublish
+	e.takes.fast = results.AllowBatchPublish && results.Replicas <= 1
 	if results.Replicas > 1 {
 		e.single, e.group = streams.Cost(singleCostReplicas), streams.Cost(groupCostReplicas)
 	}
@@ -150,16 +170,12 @@ func (e *emitter) emit(ctx context.Context, rows []*Row) (sure bool, err error) 
 		return e.look(ctx)
 	}
 	for len(rows) > 0 {
-		n := e.groupSize(len(rows))
+		way, n := e.choose(len(rows), time.Now())
 		if err := e.deadLetters(ctx, rows[:n]); err != nil {
 			return false, err
 		}
 		e.c.at("appending")
-		err := e.store(ctx, rows[:n])
-		if errors.Is(err, errGroupRefused) {
-			e.singles = time.Now().Add(streams.GroupRefusedFor)
-			continue
-		}
+		n, err := e.store(ctx, way, rows[:n])
 		if err != nil {
 			return false, err
 		}
@@ -186,18 +202,35 @@ func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 	return true, nil
 }
 
-// groupSize returns how many of n rows are appended next: all of them as a group where a
-// group is cheaper, and one otherwise.
-func (e *emitter) groupSize(n int) int {
+// choose returns how many of n rows are appended next, and how.
+func (e *emitter) choose(n int, now time.Time) (appendWay, int) {
 	switch {
-	case !e.groups || n == 1 || !e.singles.IsZero() && time.Now().Before(e.singles):
-		return 1
+	case n == 1 || now.Before(e.singles):
+		return oneByOne, 1
+	case e.takes.fast && !now.Before(e.slow) && (!e.takes.atomic || !e.fast.Dearer(n, e.group)):
+		return fastGroup, min(n, e.fast.Most())
+	case !e.takes.atomic:
+		return oneByOne, 1
 	case e.single*streams.Cost(n) > e.group, n >= groupPaysRows && groupPatience*e.single*streams.Cost(n) > e.group:
-		return min(n, streams.AppendMax)
+		return atomicGroup, min(n, streams.AppendMax)
 	case n >= groupForgetRows:
 		e.group -= e.group / groupForgetFraction / streams.Cost(n)
 	}
-	return 1
+	return oneByOne, 1
+}
+
+// measure notes how long n results took.
+func (e *emitter) measure(way appendWay, n int, took time.Duration) {
+	switch way {
+	case oneByOne:
+		e.single.Add(took)
+	case fastGroup:
+		e.fast.Add(took, n)
+	case atomicGroup:
+		e.group.Add(took)
+		e.single -= e.single / singleForgetFraction
+		e.fast.Fade()
+	}
 }
 
 // deadLetters stores the originals of the failed rows among rows, where the stage has a
@@ -244,28 +277,24 @@ func (e *emitter) deadLetter(ctx context.Context, row *Row) error {
 	return context.Cause(ctx)
 }
 
-// store appends one message or one group until it is stored.
-func (e *emitter) store(ctx context.Context, rows []*Row) error {
-	last := rows[len(rows)-1]
+// store appends rows until they are stored, and returns how many are: all of them, or
+// fewer of a group that should be tried in another way.
+func (e *emitter) store(ctx context.Context, way appendWay, rows []*Row) (n int, err error) {
+	first, last := rows[0], rows[len(rows)-1]
 	for range streams.Retry(ctx, storeRetryFirst, storeRetryMost) {
 		if err := e.c.cfg.Streams.Verdict(); err != nil {
-			return err // each result could push out another, as in a full stream edited to drop old ones
+			return 0, err // each result could push out another, as in a full stream edited to drop old ones
 		}
 		begin := time.Now()
-		seq, chain, err := e.try(ctx, rows)
+		seq, chain, err := e.try(ctx, way, rows)
 		if err == nil {
 			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, chain: chain, logMark: last.term.after}
-			if len(rows) == 1 {
-				e.single.Add(time.Since(begin))
-			} else {
-				e.group.Add(time.Since(begin))
-				e.single -= e.single / singleForgetFraction
-			}
+			e.measure(way, len(rows), time.Since(begin))
 			e.stored()
-			return nil
+			return len(rows), nil
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		}
 		// Was it stored after all? A time-out proves nothing, and a conflict may be with
 		// our own first copy: the answer to it was lost, and the second copy finds the
@@ -274,21 +303,37 @@ func (e *emitter) store(ctx context.Context, rows []*Row) error {
 		switch {
 		case readErr != nil:
 			err = errors.Join(e.c.denied(err), readErr)
-		case now.owner == e.owner && now.row == last.Seq && now.seq > e.end.seq:
+		case now.owner == e.owner && now.seq > e.end.seq && upTo(rows, now.row) > 0:
 			e.end = now
 			e.stored()
-			return nil
+			if n = upTo(rows, now.row); n < len(rows) {
+				e.slow = time.Now().Add(fastAgainAfter)
+			}
+			return n, nil
 		case now.seq != e.end.seq:
-			return fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
+			return 0, fmt.Errorf("%w: the log ends at %d with owner %s", ErrFenced, now.seq, now.owner)
 		case streams.TooLarge(err):
-			return fmt.Errorf("%w: %w", errLimitLowered, err)
-		case len(rows) > 1 && streams.RefusedForGood(err):
-			return fmt.Errorf("%w: %w", errGroupRefused, err)
+			return 0, fmt.Errorf("%w: %w", errLimitLowered, err)
+		case way == fastGroup && errors.Is(err, streams.ErrRefused): // another way shows whether it is for good
+			e.slow = time.Now().Add(fastAgainAfter)
+			return 0, nil
+		case way == atomicGroup && streams.RefusedForGood(err):
+			e.singles = time.Now().Add(streams.GroupRefusedFor)
+			return 0, nil
 		}
 		e.c.setRefused(true)
-		e.c.problems.set(problemResults, e.c.denied(fmt.Errorf("%s: %w", rowsText(rows[0].Seq, last.Seq), err)))
+		e.c.problems.set(problemResults, e.c.denied(fmt.Errorf("%s: %w", rowsText(first.Seq, last.Seq), err)))
+		if way == fastGroup {
+			e.slow = time.Now().Add(fastAgainAfter)
+			return 0, nil
+		}
 	}
-	return context.Cause(ctx)
+	return 0, context.Cause(ctx)
+}
+
+// upTo returns how many of rows there are up to the row seq, or 0 if it is none of them.
+func upTo(rows []*Row, seq uint64) int {
+	return 1 + slices.IndexFunc(rows, func(row *Row) bool { return row.Seq == seq })
 }
 
 // stored notes that the append is stored, which ends any problem with the results stream.
@@ -308,7 +353,7 @@ func rowsText(first, last uint64) string {
 
 // try appends rows once, and returns the end of the log and its chain if they are stored.
 // A second try makes the same messages, so whichever is stored, the chain is the same.
-func (e *emitter) try(ctx context.Context, rows []*Row) (seq uint64, chain chainValue, err error) {
+func (e *emitter) try(ctx context.Context, way appendWay, rows []*Row) (seq uint64, chain chainValue, err error) {
 	msgs := make([]*nats.Msg, len(rows))
 	chain = e.end.chain
 	for i, row := range rows {
@@ -323,6 +368,10 @@ func (e *emitter) try(ctx context.Context, rows []*Row) (seq uint64, chain chain
 			return 0, chain, err
 		}
 	}
-	seq, err = e.appends.Append(ctx, msgs)
+	if way == fastGroup {
+		seq, err = e.appends.AppendFast(ctx, msgs, e.end.seq+1)
+	} else {
+		seq, err = e.appends.Append(ctx, msgs)
+	}
 	return seq, chain, err
 }

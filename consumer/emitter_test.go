@@ -20,7 +20,7 @@ func TestARefusedBatchGoesOneByOne(t *testing.T) {
 	cluster.CreateStream(t, nc, cfg)
 	w := newConditionWriter(t, nc, 0, 0)
 	e := w.begin(t)
-	e.groups, e.single, e.group = true, streams.Cost(time.Second), 1
+	e.takes.atomic, e.single, e.group = true, streams.Cost(time.Second), 1
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stagetest.Value(e.emit(ctx, w.group(0, 50)))(t)
@@ -42,8 +42,9 @@ func TestABatchIsForRowsThatWouldWaitLongerWithoutIt(t *testing.T) {
 		{"few, where replicas are asked", ms, 3 * ms, 4, 4},
 		{"more than the server takes", ms, 3 * ms, 5000, streams.AppendMax},
 	} {
-		e := &emitter{groups: true, single: c.single, group: c.group}
-		if got := e.groupSize(c.rows); got != c.want {
+		e := &emitter{single: c.single, group: c.group}
+		e.takes.atomic = true
+		if _, got := e.choose(c.rows, time.Now()); got != c.want {
 			t.Errorf("%s: %d of %d rows are appended, want %d", c.name, got, c.rows, c.want)
 		}
 	}
@@ -56,7 +57,7 @@ func TestBatchesLetTheMeasureOfASingleAppendFade(t *testing.T) {
 	cluster.CreateStream(t, nc, resultsStream(1))
 	w := newConditionWriter(t, nc, 0, 0)
 	e := w.begin(t)
-	e.groups, e.single, e.group = true, streams.Cost(time.Minute), 1
+	e.takes.atomic, e.single, e.group = true, streams.Cost(time.Minute), 1
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for i := range 20 {

@@ -101,7 +101,7 @@ func appendAhead(b *testing.B, c *Consumer, ahead int) logEnd {
 			done++
 			rows[i] = aheadRow(uint64(done)+1, done) //nolint:gosec // a count
 		}
-		stagetest.Must(b, e.store(context.Background(), rows))
+		stagetest.Value(e.store(context.Background(), atomicGroup, rows))(b)
 	}
 	return e.end
 }

@@ -1,7 +1,6 @@
 package recorder
 
 import (
-	"bytes"
 	"encoding/json"
 	"time"
 )
@@ -42,10 +41,4 @@ func (g *group) isStored(answer []byte) bool {
 		Count int    `json:"count"`
 	}
 	return json.Unmarshal(answer, &ack) == nil && ack.Batch == g.id && ack.Count == len(g.records)
-}
-
-// isProgress reports whether an answer only says how far a fast group has come. The
-// Recorder waits for its end alone.
-func isProgress(answer []byte) bool {
-	return bytes.HasPrefix(answer, []byte(`{"type":"ack"`))
 }

@@ -128,30 +128,10 @@ func (l *link) postGroup(g *group) (*record, error) {
 	return nil, nil
 }
 
-// The reply subject of a message in a fast group:
-//
-//	<prefix><id>.<flow>.<what to do if a message is missing>.<number>.<operation>.$FI
-//
-// The flow is how many messages may share an answer.
-const (
-	fastFlow  = ".1000.fail."
-	fastStart = ".0.$FI"
-	fastNext  = ".1.$FI"
-	fastLast  = ".2.$FI"
-)
-
 // postFast sends the nth message of a fast group, from 1 on.
 func (l *link) postFast(g *group, rec *record, n int) error {
-	operation := fastNext
-	switch n {
-	case 1:
-		operation = fastStart
-	case len(g.records):
-		operation = fastLast
-	}
 	var buf [128]byte
-	reply := append(append(append(buf[:0], l.prefix...), g.id...), fastFlow...)
-	return l.postTo(rec, string(append(strconv.AppendInt(reply, int64(n), 10), operation...)))
+	return l.postTo(rec, string(streams.FastReply(buf[:0], l.prefix+g.id, n, len(g.records))))
 }
 
 // postAtomic sends the nth message of an atomic group, from 1 on.

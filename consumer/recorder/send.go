@@ -123,7 +123,7 @@ func (r *Recorder) sendGroup(now time.Time, how way) {
 // answered handles the server's answer to one event or group. It takes the lock by
 // itself, and calls back without it.
 func (r *Recorder) answered(m *nats.Msg) {
-	if isProgress(m.Data) {
+	if streams.FastProgress(m.Data) {
 		return
 	}
 	r.answering.Lock()

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
-	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/stagetest"
 	"github.com/llm-stage/stage/test/cluster"
 	"github.com/nats-io/nats.go"
@@ -65,20 +64,21 @@ func TestAServerThatIsSlowForEachMessageGetsAtomicBatches(t *testing.T) {
 		atomic bool
 		size   int
 	}{
-		{"fast server", fastCostGuess, groups{Atomic: true, Fast: true}, 900, false, 900},
-		{"busy server", 200 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, 900},
+		{"fast server", 20 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, 900},
 		{"slow server", time.Millisecond, groups{Atomic: true, Fast: true}, 900, true, 900},
 		{"slow server, few events", time.Millisecond, groups{Atomic: true, Fast: true}, 10, false, 10},
-		{"a server that was slow is asked carefully", 400 * time.Microsecond, groups{Atomic: true, Fast: true}, 900, false, measureMin},
-		{"slow server that has no atomic batches", time.Millisecond, groups{Fast: true}, 900, false, measureMin},
-		{"an older server", fastCostGuess, groups{Atomic: true}, 900, true, 900},
+		{"slow server that has no atomic batches", time.Millisecond, groups{Fast: true}, 900, false, 64},
+		{"an older server", 20 * time.Microsecond, groups{Atomic: true}, 900, true, 900},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := New(nc, Config{Stream: "AUDIT", Subject: "audit", Name: "stage", Logger: slog.New(slog.DiscardHandler)})
 			for i := range c.events {
 				r.RecordCall(&auditlog.Call{CallIndex: i}, nil)
 			}
-			r.ways.takes, r.ways.fast, r.link.listening = c.takes, streams.Cost(c.each), true
+			for range 100 {
+				r.ways.fast.Add(64*c.each, 64)
+			}
+			r.ways.takes, r.link.listening = c.takes, true
 			r.flush(time.Now().Add(gatherFor))
 			if g := r.inFlight.group; g.size() != c.size || g.atomic != c.atomic {
 				t.Errorf("a group of %d, atomic %v; want %d, %v", g.size(), g.atomic, c.size, c.atomic)

@@ -17,17 +17,6 @@ const (
 	// inFlightMin is how many events may be in flight one by one, however slow the server
 	// is.
 	inFlightMin = 8
-	// fastCostGuess is the time of an event in a fast group, until it has been measured.
-	fastCostGuess = 20 * time.Microsecond
-	// slowEvent is longer than any server takes for an event in a fast group, however
-	// busy it is, unless it syncs each message to the disk.
-	slowEvent = streams.Cost(500 * time.Microsecond)
-	// measureMin is the least number of events of a fast group whose time is mostly spent
-	// on them rather than on the way. A group that may take long has no more.
-	measureMin = 64
-	// forgetFraction is the fraction by which each atomic group lets the measure of fast
-	// ones fade, because a disk may have been slow for a moment only.
-	forgetFraction = 64
 )
 
 // way is how events go to the server.
@@ -37,11 +26,8 @@ const (
 	// oneByOne gives each event its own answer. It is for few events, and for those that
 	// were refused or got no answer in another way.
 	oneByOne way = iota
-	// fastGroup is a fast-ingest batch (nats-server 2.14), if the stream allows it:
-	// messages as before, whose reply subjects number them, and one answer to the last
-	// that says how many are stored. It costs client and server half of what the messages
-	// and their answers would. It is no unit: the server stores its messages as they come
-	// and ends it at the first one that is missing or refused.
+	// fastGroup is a fast-ingest batch, if the stream allows it, see [streams.FastCost]. It
+	// costs client and server half of what the messages and their answers would.
 	fastGroup
 	// atomicGroup is an atomic batch (nats-server 2.12): it is staged and stored as one,
 	// which costs a flat 20 to 30 ms and twice the CPU of its messages. It pays where the
@@ -52,10 +38,6 @@ const (
 
 // ways chooses how events go, by what the stream takes and by what each way has cost so
 // far.
-//
-// For example: a server that takes 20 µs for each event of a fast group stores 900 in 18
-// ms, and gets fast groups. If it takes 1 ms for each, 900 would last 0.9 s, and an
-// atomic group of them 25 ms; 10 events last 10 ms, and go as a fast group still.
 //
 // An event never goes in a group for the second time, because of this interleaving:
 //
@@ -69,14 +51,15 @@ type ways struct {
 	noGroupsUntil time.Time
 	// single is the server's time for an event that goes by itself while others wait,
 	// fast for an event of a fast group, and atomic for a whole atomic group.
-	single, fast, atomic streams.Cost
-	lastAck              time.Time // when the server began with the next single event
+	single, atomic streams.Cost
+	fast           streams.FastCost
+	lastAck        time.Time // when the server began with the next single event
 }
 
 func newWays() ways {
 	return ways{
 		single: streams.Cost(streams.SingleCostGuess),
-		fast:   streams.Cost(fastCostGuess),
+		fast:   streams.NewFastCost(),
 		atomic: streams.Cost(streams.GroupCostGuess),
 	}
 }
@@ -110,7 +93,7 @@ func (w *ways) choose(n int, now time.Time) way {
 	case n < groupMin || now.Before(w.noGroupsUntil):
 		return oneByOne
 	case w.takes.Fast:
-		if w.takes.Atomic && w.fast > slowEvent && w.fast*streams.Cost(n) > w.atomic {
+		if w.takes.Atomic && w.fast.Dearer(n, w.atomic) {
 			return atomicGroup
 		}
 		return fastGroup
@@ -128,8 +111,8 @@ func (w *ways) singleMax() int { return max(inFlightMin, int(w.atomic/max(1, w.s
 
 // groupMax is how many events a group may have.
 func (w *ways) groupMax(way way) int {
-	if way == fastGroup && w.fast > slowEvent/2 {
-		return measureMin
+	if way == fastGroup {
+		return w.fast.Most()
 	}
 	return streams.AppendMax
 }
@@ -144,19 +127,15 @@ func (w *ways) singleStored(now time.Time) {
 	w.lastAck = now
 }
 
-// groupStored measures a group. A fast one of fewer than measureMin events may show that
-// events have become cheap, but not that they have become dear.
+// groupStored measures a group.
 func (w *ways) groupStored(g *group, now time.Time) {
 	took := now.Sub(g.sent)
 	if g.atomic {
 		w.atomic.Add(took)
-		w.fast -= w.fast / forgetFraction
+		w.fast.Fade()
 		return
 	}
-	each := took / time.Duration(len(g.records))
-	if len(g.records) >= measureMin || streams.Cost(each) < w.fast {
-		w.fast.Add(each)
-	}
+	w.fast.Add(took, len(g.records))
 }
 
 // groupNotStored makes events go one by one for a while.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -96,10 +97,14 @@ type Appender struct {
 	sent    uint64 // number of the last request, with which its reply subject ends
 }
 
+// answersMax bounds the answers that wait to be read: the server refuses each message of a
+// fast group that has ended by itself.
+const answersMax = AppendMax + 64
+
 // NewAppender returns an Appender. It must be closed.
 func NewAppender(nc *nats.Conn) (a *Appender, err error) {
-	a = &Appender{nc: nc, prefix: nc.NewInbox() + ".", answers: make(chan *nats.Msg, 16)}
-	if a.sub, err = nc.ChanSubscribe(a.prefix+"*", a.answers); err != nil {
+	a = &Appender{nc: nc, prefix: nc.NewInbox() + ".", answers: make(chan *nats.Msg, answersMax)}
+	if a.sub, err = nc.ChanSubscribe(a.prefix+">", a.answers); err != nil {
 		return nil, fmt.Errorf("subscribe to acknowledgements: %w", err)
 	}
 	return a, nil
@@ -119,10 +124,16 @@ func (a *Appender) request(ctx context.Context, msg *nats.Msg) (*nats.Msg, error
 	if err := a.nc.PublishMsg(msg); err != nil {
 		return nil, err
 	}
+	return a.answer(ctx, msg.Reply)
+}
+
+// answer returns the next answer on a subject that begins with prefix. Any other answers a
+// request that was given up.
+func (a *Appender) answer(ctx context.Context, prefix string) (*nats.Msg, error) {
 	for {
 		select {
 		case answer := <-a.answers:
-			if answer.Subject == msg.Reply { // any other answers a request that was given up
+			if strings.HasPrefix(answer.Subject, prefix) {
 				return answer, nil
 			}
 		case <-ctx.Done():

@@ -99,8 +99,8 @@ type part struct {
 	check func(jetstream.StreamConfig) findings
 }
 
-// Wanted returns the streams as [Ensure] creates them, without batches of audit events that
-// are acknowledged together: a server before 2.14 refuses a stream that allows them.
+// Wanted returns the streams as [Ensure] creates them, without batches of messages that are
+// acknowledged together: a server before 2.14 refuses a stream that allows them.
 func (s Config) Wanted() []jetstream.StreamConfig {
 	var wanted []jetstream.StreamConfig
 	for _, part := range s.parts(false) {
@@ -128,14 +128,14 @@ func batchesKnown(nc *nats.Conn) bool { return serverSince(serverVersion(nc, nil
 
 // parts are the streams of the stage. batches is [batchesKnown] of their server.
 func (s Config) parts(batches bool) []part {
-	results := part{s.resultConfig(), FieldResultStream, s.checkResult}
+	results := part{s.resultConfig(batches), FieldResultStream, s.checkResult}
 	var parts []part
 	if s.InputStream == s.ResultStream { // of a stage whose rows are another's results
 		results.check = func(cfg jetstream.StreamConfig) findings {
 			return append(s.checkResult(cfg), s.checkInput(cfg)...)
 		}
 	} else {
-		parts = append(parts, part{s.inputConfig(), FieldInputStream, s.checkInput})
+		parts = append(parts, part{s.inputConfig(batches), FieldInputStream, s.checkInput})
 	}
 	parts = append(parts, results, part{s.auditConfig(batches), FieldAuditStream, s.checkAudit})
 	if s.Journal {
@@ -170,11 +170,11 @@ func (s Config) stream(
 // inputConfig returns the stream of rows. Where these are another stage's results it is
 // the stream that that stage would create, whichever of the two is first: one that holds
 // the results alone would have no place for the claims.
-func (s Config) inputConfig() jetstream.StreamConfig {
+func (s Config) inputConfig(batches bool) jetstream.StreamConfig {
 	if prefix := resultPrefix(s.filter()); prefix != "" {
 		upstream := s
 		upstream.ResultStream, upstream.ResultSubject = s.InputStream, prefix
-		return upstream.resultConfig()
+		return upstream.resultConfig(batches)
 	}
 	cfg := s.stream(s.InputStream, "rows for llm-stage", 0, s.filter())
 	if s.Partitions > 1 {
@@ -183,9 +183,11 @@ func (s Config) inputConfig() jetstream.StreamConfig {
 	return cfg
 }
 
-func (s Config) resultConfig() jetstream.StreamConfig {
-	return s.stream(s.ResultStream, "ordered results of llm-stage", s.ResultMaxBytes,
+func (s Config) resultConfig(batches bool) jetstream.StreamConfig {
+	cfg := s.stream(s.ResultStream, "ordered results of llm-stage", s.ResultMaxBytes,
 		s.ResultSubject+".>")
+	cfg.AllowBatchPublish = batches
+	return cfg
 }
 
 func (s Config) auditConfig(batches bool) jetstream.StreamConfig {

@@ -59,8 +59,10 @@ func (s *site) noteGroups(ctx context.Context, rows int) (float64, error) {
 	last := ""
 	cfg := jetstream.OrderedConsumerConfig{FilterSubjects: []string{resultSubject}, HeadersOnly: true}
 	err := s.read(ctx, "RESULTS", cfg, rows, func(m jetstream.Msg) error {
-		id := m.Headers().Get("Nats-Batch-Id") // the same for all results of an atomic batch
-		if id == "" || id != last {
+		// All results of an atomic batch have its id, and all of a fast one but the first
+		// a condition on the stream's last sequence.
+		id := m.Headers().Get("Nats-Batch-Id")
+		if (id == "" || id != last) && m.Headers().Get(jetstream.ExpectedLastSeqHeader) == "" {
 			groups = append(groups, 0)
 		}
 		groups[len(groups)-1]++

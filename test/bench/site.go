@@ -193,7 +193,7 @@ func (s *site) oneByOne(ctx context.Context) error {
 			return err
 		}
 		cfg := stream.CachedInfo().Config
-		cfg.AllowAtomicPublish = false
+		cfg.AllowAtomicPublish, cfg.AllowBatchPublish = false, false
 		if _, err := s.js.UpdateStream(ctx, cfg); err != nil {
 			return err
 		}

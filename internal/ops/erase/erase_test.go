@@ -346,7 +346,8 @@ func TestAStreamThatDeniesDeletesIsMoved(t *testing.T) {
 		old.DenyDelete = true
 		stagetest.Value(s.js.UpdateStream(t.Context(), old))(t)
 		moved := old
-		moved.Name, moved.Subjects, moved.DenyDelete, moved.AllowAtomicPublish = "RESULTS2", nil, false, false
+		moved.Name, moved.Subjects, moved.DenyDelete = "RESULTS2", nil, false
+		moved.AllowAtomicPublish, moved.AllowBatchPublish = false, false
 		moved.Mirror = &jetstream.StreamSource{Name: "RESULTS"}
 		stream := stagetest.Value(s.js.CreateStream(t.Context(), moved))(t)
 		for stagetest.Value(stream.Info(t.Context()))(t).State.LastSeq < 4 {
