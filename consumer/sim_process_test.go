@@ -72,7 +72,8 @@ func (r *simReplica) arm(step, manner string, after int, lasts time.Duration) {
 
 func (r *simReplica) disarm() { r.arm("", "", 0, 0) }
 
-// passesMost is more passes than a term makes at one instant, unless it goes round for ever: then virtual time stands still.
+// passesMost is more passes than a term makes at one instant, unless it goes round for
+// ever: then virtual time stands still.
 const passesMost = 100_000
 
 // restless ends the test where a term turns without rest.

@@ -12,7 +12,8 @@ import (
 )
 
 // TestExtraBodiesOfTheReferences compares testdata/requests/extra-bodies.txt with the requests that result from what
-// docs/requests.md and docs/providers.md advise for the extra body. Each names the SDK or specification that its members are from.
+// docs/requests.md and docs/providers.md advise for the extra body. Each names the SDK or specification that its members
+// are from.
 func TestExtraBodiesOfTheReferences(t *testing.T) {
 	closed := schemaOf(t, `{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}`)
 	azure := ProviderConfig{BaseURL: "https://res.services.ai.azure.com"}

@@ -144,7 +144,7 @@ func (p *Pipeline) keptAnswers(ctx context.Context) (n int, err error) {
 	err = stored.Each(ctx, js, entries, func(m *jetstream.RawStreamMsg) error {
 		row, err := strconv.ParseUint(m.Header.Get(streams.HeaderSourceSeq), 10, 64)
 		if err != nil || row <= p.places.low || p.places.own.Has(row) {
-			return nil // an entry that is not purged yet
+			return nil //nolint:nilerr // an entry that is not purged yet
 		}
 		kept[answer{m.Header.Get(streams.HeaderSourceSeq), m.Header.Get(streams.HeaderItem)}] = true
 		return nil
