@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -94,7 +95,12 @@ func (l *lab) load(questions ...string) {
 func (l *lab) publish(m *nats.Msg) {
 	l.t.Helper()
 	if !l.rows {
-		stagetest.Value(l.js.CreateOrUpdateStream(l.t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}))(l.t)
+		cfg := jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}
+		_, err := l.js.CreateOrUpdateStream(l.t.Context(), cfg)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // a stage that starts has created it in between
+			_, err = l.js.UpdateStream(l.t.Context(), cfg)
+		}
+		stagetest.Must(l.t, err)
 		l.rows = true
 	}
 	m.Subject = "rows.in"
