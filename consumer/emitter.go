@@ -59,17 +59,17 @@ var errLimitLowered = errors.New("the results stream takes only smaller messages
 //
 // It runs on a goroutine of its own, which owns it.
 type emitter struct {
-	c       *Consumer
-	owner   string
-	end     logEnd
-	chainer chainer
-	takes   struct{ atomic, fast bool } // the groups that the stream takes
-	single  streams.Cost
-	group   streams.Cost // of an atomic group
-	fast    streams.FastCost
-	singles time.Time         // no group until then
-	slow    time.Time         // no fast group until then
-	appends *streams.Appender // nil: nothing was appended yet
+	c          *Consumer
+	owner      string
+	end        logEnd
+	chainer    chainer
+	takes      struct{ atomic, fast bool } // the groups that the stream takes
+	single     streams.Cost
+	group      streams.Cost // of an atomic group
+	fast       streams.FastCost
+	groupsFrom time.Time         // when groups may go again after one was refused
+	fastFrom   time.Time         // when fast groups may go again after one was not stored as a whole
+	appends    *streams.Appender // nil until something is appended
 }
 
 // appendWay is how results go to the server. Which way is cheapest depends on the server, so
@@ -205,9 +205,9 @@ func (e *emitter) look(ctx context.Context) (sure bool, err error) {
 // choose returns how many of n rows are appended next, and how.
 func (e *emitter) choose(n int, now time.Time) (appendWay, int) {
 	switch {
-	case n == 1 || now.Before(e.singles):
+	case n == 1 || now.Before(e.groupsFrom):
 		return oneByOne, 1
-	case e.takes.fast && !now.Before(e.slow) && (!e.takes.atomic || !e.fast.Dearer(n, e.group)):
+	case e.takes.fast && !now.Before(e.fastFrom) && (!e.takes.atomic || !e.fast.Dearer(n, e.group)):
 		return fastGroup, min(n, e.fast.Most())
 	case !e.takes.atomic:
 		return oneByOne, 1
@@ -307,7 +307,7 @@ func (e *emitter) store(ctx context.Context, way appendWay, rows []*Row) (n int,
 			e.end = now
 			e.stored()
 			if n = upTo(rows, now.row); n < len(rows) {
-				e.slow = time.Now().Add(fastAgainAfter)
+				e.fastFrom = time.Now().Add(fastAgainAfter)
 			}
 			return n, nil
 		case now.seq != e.end.seq:
@@ -315,16 +315,16 @@ func (e *emitter) store(ctx context.Context, way appendWay, rows []*Row) (n int,
 		case streams.TooLarge(err):
 			return 0, fmt.Errorf("%w: %w", errLimitLowered, err)
 		case way == fastGroup && errors.Is(err, streams.ErrRefused): // another way shows whether it is for good
-			e.slow = time.Now().Add(fastAgainAfter)
+			e.fastFrom = time.Now().Add(fastAgainAfter)
 			return 0, nil
 		case way == atomicGroup && streams.RefusedForGood(err):
-			e.singles = time.Now().Add(streams.GroupRefusedFor)
+			e.groupsFrom = time.Now().Add(streams.GroupRefusedFor)
 			return 0, nil
 		}
 		e.c.setRefused(true)
 		e.c.problems.set(problemResults, e.c.denied(fmt.Errorf("%s: %w", rowsText(first.Seq, last.Seq), err)))
 		if way == fastGroup {
-			e.slow = time.Now().Add(fastAgainAfter)
+			e.fastFrom = time.Now().Add(fastAgainAfter)
 			return 0, nil
 		}
 	}

@@ -23,8 +23,8 @@ var kindOf = map[string]hold.Kind{
 	problemPut: hold.ObjectStore, problemGet: hold.ObjectStore,
 }
 
-// holds returns the problems as reasons why the rows of a partition wait, in the order of
-// the kinds, and those of one kind by area.
+// holds returns the problems as reasons why the rows of a partition wait. They are in the
+// order of their kinds, and within a kind in the order of their areas.
 func (p *problems) holds(partition int) (list []hold.Hold) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -58,7 +58,7 @@ func TestALookIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A server that starts has no address yet, and that of a server that was killed is not its own.
+// A server that starts has no address yet. The file may still have the address of one that was killed.
 func TestAStartingServerHasNoAddress(t *testing.T) {
 	dir := t.TempDir()
 	writeStale(t, dir)

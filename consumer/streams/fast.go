@@ -89,9 +89,9 @@ func FastReply(dst []byte, group string, n, all int) []byte {
 // FastProgress reports whether an answer only says how far a fast group has come.
 func FastProgress(answer []byte) bool { return bytes.HasPrefix(answer, []byte(`{"type":"ack"`)) }
 
-// FastStored returns how many messages of a fast group are stored, by the last answer to
+// fastStored returns how many messages of a fast group are stored, by the last answer to
 // it, and the stream sequence of the last of them.
-func FastStored(answer []byte) (n int, seq uint64) {
+func fastStored(answer []byte) (n int, seq uint64) {
 	var ack struct {
 		Seq   uint64 `json:"seq"`
 		Count int    `json:"count"`
@@ -142,7 +142,7 @@ func (a *Appender) AppendFast(ctx context.Context, msgs []*nats.Msg, first uint6
 		if FastProgress(answer.Data) {
 			continue
 		}
-		n, seq := FastStored(answer.Data)
+		n, seq := fastStored(answer.Data)
 		if n != len(msgs) {
 			return 0, fmt.Errorf("append to %s: %d of %d messages are stored", msgs[0].Subject, n, len(msgs))
 		}
@@ -150,7 +150,7 @@ func (a *Appender) AppendFast(ctx context.Context, msgs []*nats.Msg, first uint6
 	}
 }
 
-// number makes messages those of a fast group. All reply subjects are parts of one string,
+// number gives messages the reply subjects and conditions of a fast group. All reply subjects are parts of one string,
 // and all conditions of another, since one of each for every message would be four
 // allocations more.
 func number(msgs []*nats.Msg, group string, first uint64) {

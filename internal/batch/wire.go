@@ -147,7 +147,7 @@ func explainJSON(err error, form string) error {
 		return errors.New("it ends too early")
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		// Package json names what is embedded.
+		// Package json puts the name of the embedded struct before a member of it.
 		where := cmp.Or(strings.TrimPrefix(e.Field, "wireRequest."), "the request")
 		return fmt.Errorf(`%s is of type %.40s, want %s`, where, e.Value, form)
 	}

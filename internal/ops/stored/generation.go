@@ -9,7 +9,7 @@ import (
 )
 
 // Generation tells streams of the same name apart. A stream that was deleted and created
-// again counts its messages from 1 again, so whoever has read the first has to begin anew.
+// again counts its messages from 1, so a reader of the first one has to begin again.
 //
 // The zero value takes a stream for another one once the name had none for a moment. Not
 // safe for concurrent use.
