@@ -23,11 +23,12 @@ import (
 //	                          │ probe │ are these refusals about the rate at all?
 //	                          └───────┘
 //
-// The page docs/throttle.md shows it at work. Files: the rate in each phase here, the
-// measurement and the sense of time in adaptive_estimate.go, limits on attempts in flight
-// in adaptive_slots.go, sporadic refusals in adaptive_sporadic.go, a server that refuses
-// many at random in adaptive_noise.go, how that is found out in adaptive_probe.go, the
-// server's hints in adaptive_hint.go.
+// The page docs/throttle.md explains it and shows it at work. Files: the rate in each
+// phase here, the measurement, others that use the server and the sense of time in
+// adaptive_estimate.go, limits on attempts in flight in adaptive_slots.go, sporadic
+// refusals in adaptive_sporadic.go, a server that refuses many at random in
+// adaptive_noise.go, how that is found out in adaptive_probe.go, the server's hints in
+// adaptive_hint.go, a server that refuses none and lets them wait in adaptive_queue.go.
 //
 // Its methods take instants that never go back, and are for one goroutine.
 type Adaptive struct {

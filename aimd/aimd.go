@@ -5,9 +5,11 @@
 // multiplies the delay between dispatches, a success takes a fixed step off it, so a
 // caller backs off fast and speeds up slowly instead of oscillating at the limit.
 //
-// [Classic] is that idea alone, [Adaptive] stays closer to the server's true capacity.
-// Both are laws built for a pacer: it reports every attempt and its outcome, and they
-// decide at which instant the next one may go.
+// [Classic] is that idea alone. [Adaptive] stays closer to the server's true capacity: it
+// keeps one belief about the server (its limit, refusals at random, its slots, and who
+// else uses it), and the rate follows from that. Both are laws built for a pacer: it
+// reports every attempt and its outcome, and they decide at which instant the next one
+// may go.
 //
 // The package is pure. It starts no goroutine and reads no clock: every instant is an
 // argument, so that the laws run the same in production, in tests and in simulations.
