@@ -6,12 +6,19 @@
 //	ref, is := objects.RefOf(m.Header)  // a reader follows it
 //	body, err := ref.Get(ctx, nc, 64<<20)
 //
+// It also reads the objects of others: [Get] reads a whole body, and [Look] and [Chunks]
+// read one piece by piece.
+//
 // Objects are stored as the client library and the nats CLI store them, so `nats object
-// get` reads them. The package has its own code for two reasons. The library sends the
-// object's name along with its chunks, and a bucket that is full may take the name without
-// the chunks; here the name is stored after every chunk is. And the library asks any
-// replica whether an object exists, also one that lags; here the leader is asked, so an
-// object that was stored is never taken for a missing one.
+// get` reads them. The package has its own code for three reasons:
+//
+//   - The library sends the object's name along with its chunks, and a bucket that is full
+//     may take the name without the chunks. Here the name is stored after every chunk is.
+//   - The library asks any replica whether an object exists, also one that lags. Here the
+//     leader is asked, so an object that was stored is never taken for a missing one.
+//   - The library reads the chunks through a consumer, which stays for a while after a
+//     kill. Here each chunk is a request of its own, whose answer also says at once whether
+//     the chunk is missing or the server is.
 package objects
 
 import (
@@ -31,18 +38,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Errors of [Get] that last: another attempt finds the same. Any other error may pass.
-var (
-	ErrMissing = errors.New("the object does not exist")
-	ErrDamaged = errors.New("the object is damaged")
-	ErrLarge   = errors.New("the object is too large")
-)
-
-// Lasts reports whether an error of [Get] lasts.
-func Lasts(err error) bool {
-	return errors.Is(err, ErrMissing) || errors.Is(err, ErrDamaged) || errors.Is(err, ErrLarge)
-}
-
 const (
 	digestPrefix = "SHA-256="
 	// chunkBytes is the size of a chunk where the server's messages may be that large,
@@ -51,11 +46,6 @@ const (
 	chunkSpare = 1 << 10
 	// chunkBytesMin bounds how small chunks get, however small the server's messages are.
 	chunkBytesMin = 1 << 10
-	// bodyBytesFirst bounds the memory for a body before any of it is read.
-	bodyBytesFirst = 16 << 20
-	// replacedMost is how often an object may be replaced by another of its name while it
-	// is read, until that counts as damage.
-	replacedMost = 3
 )
 
 // Ref names an object and what is in it. The zero value names none.
@@ -129,79 +119,6 @@ func (r Ref) Get(ctx context.Context, nc *nats.Conn, most int64) (body []byte, e
 	return body, err
 }
 
-// object is an object as the object store describes it in the message on its subject.
-type object struct {
-	jetstream.ObjectInfo
-
-	seq uint64 // of that message; 0: there is none
-}
-
-// live reports whether the object exists: a deleted one leaves a message that says so.
-func (o *object) live() bool { return o.seq > 0 && !o.Deleted }
-
-// look reads what the bucket says about a name.
-func look(ctx context.Context, nc *nats.Conn, bucket, name string) (o object, err error) {
-	m, err := streams.LastMessage(ctx, nc, streams.BucketStream(bucket), streams.BucketObject(bucket, name))
-	if err != nil || m == nil {
-		return o, err
-	}
-	if err := json.Unmarshal(m.Data, &o.ObjectInfo); err != nil {
-		return o, fmt.Errorf("%w: what is stored about it is no JSON: %w", ErrDamaged, err)
-	}
-	o.seq = m.Sequence
-	return o, nil
-}
-
-// Get returns the body of an object, of at most most bytes. The digest that is stored
-// with the object is checked. Besides [ErrMissing], [ErrDamaged] and [ErrLarge] the error
-// may be that the server does not answer, or that the bucket does not exist.
-func Get(ctx context.Context, nc *nats.Conn, bucket, name string, most int64) (body []byte, err error) {
-	for range replacedMost {
-		var o object
-		if o, err = look(ctx, nc, bucket, name); err != nil {
-			break
-		}
-		var again bool
-		body, again, err = o.read(ctx, nc, bucket, most)
-		if !again {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("object %s/%s: %w", bucket, name, err)
-	}
-	return body, nil
-}
-
-// read reads the chunks. again says that some are missing, as they are when another
-// object has taken the name since.
-func (o *object) read(ctx context.Context, nc *nats.Conn, bucket string, most int64) (body []byte, again bool, err error) {
-	switch {
-	case !o.live():
-		return nil, false, ErrMissing
-	case o.Opts != nil && o.Opts.Link != nil:
-		return nil, false, fmt.Errorf("%w: it is a link to another object", ErrDamaged)
-	case o.Size > uint64(max(most, 0)): //nolint:gosec // not negative
-		return nil, false, fmt.Errorf("%w: it has %d bytes, at most %d are read", ErrLarge, o.Size, most)
-	}
-	body = make([]byte, 0, min(o.Size, bodyBytesFirst)) // its size is what somebody has written
-	stream, chunks := streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID
-	for seq := uint64(1); uint64(len(body)) < o.Size; {
-		m, err := streams.NextMessage(ctx, nc, stream, chunks, seq)
-		if err != nil {
-			return nil, false, err
-		}
-		if m == nil {
-			return nil, true, fmt.Errorf("%w: it has %d of %d bytes", ErrDamaged, len(body), o.Size)
-		}
-		body, seq = append(body, m.Data...), m.Sequence+1
-	}
-	if digestOf(body) != o.Digest {
-		return nil, false, fmt.Errorf("%w: its digest is %s, not %s", ErrDamaged, digestOf(body), o.Digest)
-	}
-	return body, false, nil
-}
-
 // Put stores a body as an object, unless the bucket has it already. When it returns, every
 // byte is acknowledged.
 //
@@ -214,7 +131,7 @@ func (o *object) read(ctx context.Context, nc *nats.Conn, bucket string, most in
 //	With it A is refused, finds that the object is there, and removes its own chunks.
 func Put(ctx context.Context, nc *nats.Conn, bucket, name string, body []byte) (Ref, error) {
 	ref := NewRef(bucket, name, body)
-	o, err := look(ctx, nc, bucket, name)
+	o, err := Look(ctx, nc, bucket, name)
 	if err == nil && !o.holds(ref) {
 		err = o.write(ctx, nc, ref, body)
 	}
@@ -225,13 +142,13 @@ func Put(ctx context.Context, nc *nats.Conn, bucket, name string, body []byte) (
 }
 
 // holds reports whether the object is the one that ref names.
-func (o *object) holds(ref Ref) bool {
-	return o.live() && o.Digest == ref.Digest && o.Size == uint64(ref.Bytes) //nolint:gosec // not negative
+func (o *Object) holds(ref Ref) bool {
+	return o.Exists() && o.Digest == ref.Digest && o.Size == uint64(ref.Bytes) //nolint:gosec // not negative
 }
 
 // write stores the object on condition that o is still what the bucket says about the
 // name.
-func (o *object) write(ctx context.Context, nc *nats.Conn, ref Ref, body []byte) error {
+func (o *Object) write(ctx context.Context, nc *nats.Conn, ref Ref, body []byte) error {
 	id := rand.Text()
 	chunks := streams.BucketChunks(ref.Bucket) + id
 	size := max(min(chunkBytes, int(nc.MaxPayload())-chunkSpare), chunkBytesMin)
@@ -259,7 +176,7 @@ func (o *object) write(ctx context.Context, nc *nats.Conn, ref Ref, body []byte)
 		return err // without an answer the name may be stored, so the chunks stay
 	}
 	purge(ctx, nc, ref.Bucket, chunks)
-	if now, lookErr := look(ctx, nc, ref.Bucket, ref.Name); lookErr == nil && now.holds(ref) {
+	if now, lookErr := Look(ctx, nc, ref.Bucket, ref.Name); lookErr == nil && now.holds(ref) {
 		return nil
 	}
 	return err
@@ -274,10 +191,11 @@ func appendOne(ctx context.Context, nc *nats.Conn, bucket string, m *nats.Msg) e
 // Remove removes an object and leaves nothing of it. One that does not exist is no error.
 // The name goes first: a reader finds either the object or none.
 func Remove(ctx context.Context, nc *nats.Conn, bucket, name string) error {
-	o, err := look(ctx, nc, bucket, name)
+	o, err := Look(ctx, nc, bucket, name)
 	if err == nil && o.seq > 0 {
-		if err = streams.Purge(ctx, nc, streams.BucketStream(bucket), streams.BucketObject(bucket, name)); err == nil {
-			err = streams.Purge(ctx, nc, streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID)
+		stream := streams.BucketStream(bucket)
+		if err = streams.Purge(ctx, nc, stream, streams.BucketObject(bucket, name)); err == nil {
+			err = streams.Purge(ctx, nc, stream, o.chunksSubject())
 		}
 	}
 	if err != nil {
@@ -300,9 +218,9 @@ func purge(ctx context.Context, nc *nats.Conn, bucket, chunks string) {
 // chunks go first: only the name says which they are, so an attempt that was interrupted
 // finds the rest of them.
 func Erase(ctx context.Context, nc *nats.Conn, bucket, name string) error {
-	o, err := look(ctx, nc, bucket, name)
+	o, err := Look(ctx, nc, bucket, name)
 	if err == nil && o.seq > 0 {
-		err = o.erase(ctx, nc, bucket)
+		err = o.erase(ctx, nc)
 	}
 	if err != nil {
 		return fmt.Errorf("erase object %s/%s: %w", bucket, name, err)
@@ -310,8 +228,8 @@ func Erase(ctx context.Context, nc *nats.Conn, bucket, name string) error {
 	return nil
 }
 
-func (o *object) erase(ctx context.Context, nc *nats.Conn, bucket string) error {
-	stream, chunks := streams.BucketStream(bucket), streams.BucketChunks(bucket)+o.NUID
+func (o *Object) erase(ctx context.Context, nc *nats.Conn) error {
+	stream, chunks := streams.BucketStream(o.bucket), o.chunksSubject()
 	for {
 		seq, err := streams.NextSequence(ctx, nc, stream, chunks, 1)
 		if err != nil {

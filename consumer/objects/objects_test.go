@@ -105,6 +105,28 @@ func TestAnErrorThatLastsIsToldFromOneThatMayPass(t *testing.T) {
 	}
 }
 
+// What is stored about an object may be anybody's words. Where it names the chunks of
+// others, nothing of these is read or removed.
+func TestAnObjectThatNamesTheChunksOfOthersIsDamaged(t *testing.T) {
+	n, _ := bucket(t, -1)
+	body := bytes.Repeat([]byte("abc"), 1<<20)
+	kept := stagetest.Value(objects.Put(t.Context(), n.NC, "LARGE", "kept", body))(t)
+	forged := fmt.Appendf(nil, `{"name":"forged","bucket":"LARGE","nuid":">","size":%d,"chunks":6,"digest":%q}`, len(body), kept.Digest)
+	stagetest.Value(n.JS.Publish(t.Context(), streams.BucketObject("LARGE", "forged"), forged))(t)
+	for what, f := range map[string]func() error{
+		"get":    func() error { _, err := objects.Get(t.Context(), n.NC, "LARGE", "forged", 8<<20); return err },
+		"remove": func() error { return objects.Remove(t.Context(), n.NC, "LARGE", "forged") },
+		"erase":  func() error { return objects.Erase(t.Context(), n.NC, "LARGE", "forged") },
+	} {
+		if err := f(); !errors.Is(err, objects.ErrDamaged) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := kept.Get(t.Context(), n.NC, 8<<20); err != nil {
+		t.Errorf("the other object: %v", err)
+	}
+}
+
 // A bucket that is full takes no part of an object, and one that was full takes the
 // object later.
 func TestABucketThatIsFullKeepsNoPartOfAnObject(t *testing.T) {

@@ -2,19 +2,16 @@ package media
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/llm-stage/stage/consumer/objects"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/excerpt"
 	"github.com/llm-stage/stage/llm"
@@ -22,12 +19,9 @@ import (
 
 // Objects are the JetStream object stores of a connection. It is safe for concurrent use.
 //
-// A store is a stream. An object is one message with what is known of it, digest included,
-// under a subject made of its name, and its chunks under a subject of their own. Both are
-// read by single gets from the stream's leader. These need no consumer, so they leave
-// nothing behind when the process is killed, and each says at once whether the message is
-// missing or nobody answered. A replica that lags is never asked: it would miss the photo
-// that a producer has stored just before its row.
+// Package objects reads them. What this package adds is what a row needs: a link is
+// followed, the bytes are not kept, and an error says whether the row is invalid or has to
+// wait.
 type Objects struct{ nc atomic.Pointer[nats.Conn] }
 
 // NewObjects returns the object stores that a connection leads to.
@@ -44,9 +38,6 @@ func (s *Objects) Use(nc *nats.Conn) {
 		s.nc.Store(nc)
 	}
 }
-
-// chunksName matches the token of an object's chunks, which goes into a subject.
-var chunksName = regexp.MustCompile(`^[a-zA-Z0-9]+$`)
 
 // object is where an object is.
 type object struct {
@@ -71,25 +62,27 @@ func (s *Objects) describe(ctx context.Context, source string, limit int64) (*ll
 	if err != nil {
 		return nil, err
 	}
-	info, err := s.info(ctx, &o)
-	if err == nil && info.Opts != nil && info.Opts.Link != nil { // one link leads to an object, never to another link
-		if o.bucket, o.name = info.Opts.Link.Bucket, info.Opts.Link.Name; !streams.IsBucket(o.bucket) || o.name == "" {
-			return nil, o.foreign("is a link to a whole bucket")
-		}
-		info, err = s.info(ctx, &o)
-	}
+	info, err := s.look(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
-	digest, err := digestOf(info)
+	if link := info.Link(); link != nil { // it leads to an object, never to another link
+		if o.bucket, o.name = link.Bucket, link.Name; !streams.IsBucket(o.bucket) || o.name == "" {
+			return nil, o.foreign("is a link to a whole bucket")
+		}
+		if info, err = s.look(ctx, &o); err != nil {
+			return nil, err
+		}
+	}
+	digest := info.SHA256()
 	switch {
-	case err != nil || info.Size == 0 || !chunksName.MatchString(info.NUID):
+	case digest == "" || info.Size == 0:
 		return nil, o.foreign("has no content, or no SHA-256 digest")
 	case info.Size > uint64(limit):
 		return nil, fmt.Errorf("the object %s: %w", excerpt.Of(source), llm.ErrTooMuchMedia)
 	}
 	open := func(ctx context.Context) (io.ReadCloser, error) {
-		return &objectReader{ctx: ctx, store: s, object: o, chunks: streams.BucketChunks(o.bucket) + info.NUID, left: info.Size}, nil
+		return &objectReader{ctx: ctx, store: s, object: o, chunks: info.Chunks()}, nil
 	}
 	r, _ := open(ctx) // never fails: the first read does
 	head := make([]byte, min(llm.HeadBytes, info.Size))
@@ -103,42 +96,32 @@ func (s *Objects) describe(ctx context.Context, source string, limit int64) (*ll
 	return &llm.Content{SHA256: digest, Bytes: int64(info.Size), Shape: shape, Open: open}, nil
 }
 
-// digestOf returns the SHA-256 of an object in hexadecimal.
-func digestOf(info *jetstream.ObjectInfo) (string, error) {
-	sum, err := base64.URLEncoding.DecodeString(strings.TrimPrefix(info.Digest, "SHA-256="))
-	if err != nil || len(sum) != 32 {
-		return "", errors.New("no digest")
-	}
-	return hex.EncodeToString(sum), nil
-}
-
-// info reads what the store knows of an object.
-func (s *Objects) info(ctx context.Context, o *object) (*jetstream.ObjectInfo, error) {
-	m, err := streams.LastMessage(ctx, s.nc.Load(), streams.BucketStream(o.bucket), streams.BucketObject(o.bucket, o.name))
+// look reads what the store knows of an object that exists.
+func (s *Objects) look(ctx context.Context, o *object) (*objects.Object, error) {
+	found, err := objects.Look(ctx, s.nc.Load(), o.bucket, o.name)
 	switch {
 	case err != nil:
 		return nil, o.failed(ctx, err)
-	case m == nil:
+	case found.Deleted:
+		return nil, o.foreign("was deleted")
+	case !found.Exists():
 		return nil, o.foreign("is missing")
 	}
-	var info jetstream.ObjectInfo
-	switch err := json.Unmarshal(m.Data, &info); {
-	case err != nil:
-		return nil, o.foreign("is no object")
-	case info.Deleted:
-		return nil, o.foreign("was deleted")
-	}
-	return &info, nil
+	return found, nil
 }
 
-// failed returns the error of a request that got no message: the bucket does not exist, or
-// nobody knows for now.
+// failed returns the error of a request that failed: the object can't be used, or nobody
+// knows for now.
 func (o *object) failed(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause != nil:
 		return cause
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return o.foreign("is missing: there is no such bucket")
+	case errors.Is(err, objects.ErrReplaced):
+		return o.foreign("changed or was deleted after the row was read")
+	case errors.Is(err, objects.ErrDamaged):
+		return o.foreign("can't be read: " + err.Error())
 	}
 	return &llm.AwayError{Source: o.source, Err: err}
 }
@@ -148,36 +131,27 @@ func (o *object) foreign(problem string) *llm.Error {
 	return llm.InvalidMedia(fmt.Errorf("the object %s %s", excerpt.Of(o.source), problem))
 }
 
-// objectReader reads the chunks of an object, each when it is needed.
+// objectReader reads the body of an object, each chunk when it is needed.
 type objectReader struct {
 	ctx    context.Context //nolint:containedctx // of the one who opened it, who reads it
 	store  *Objects
 	object object
-	chunks string // their subject
-	seq    uint64 // of the last chunk
-	chunk  []byte // what is left of it
-	left   uint64 // bytes of the chunks that were not got yet
+	chunks *objects.Chunks
+	chunk  []byte // what is left of the last one
 }
 
 // Read implements [io.Reader].
-func (r *objectReader) Read(p []byte) (int, error) {
+func (r *objectReader) Read(p []byte) (n int, err error) {
 	if len(r.chunk) == 0 {
-		if r.left == 0 {
+		r.chunk, err = r.chunks.Next(r.ctx, r.store.nc.Load())
+		if errors.Is(err, io.EOF) {
 			return 0, io.EOF
 		}
-		m, err := streams.NextMessage(r.ctx, r.store.nc.Load(), streams.BucketStream(r.object.bucket), r.chunks, r.seq+1)
-		switch {
-		case err != nil:
+		if err != nil {
 			return 0, r.object.failed(r.ctx, err)
-		case m == nil: // a new content replaces the chunks of the old one
-			return 0, r.object.foreign("changed or was deleted after the row was read")
-		case len(m.Data) == 0 || uint64(len(m.Data)) > r.left:
-			return 0, r.object.foreign("is damaged: its chunks do not have its size")
 		}
-		r.seq, r.chunk = m.Sequence, m.Data
-		r.left -= uint64(len(m.Data))
 	}
-	n := copy(p, r.chunk)
+	n = copy(p, r.chunk)
 	r.chunk = r.chunk[n:]
 	return n, nil
 }
