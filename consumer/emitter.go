@@ -317,7 +317,7 @@ func (e *emitter) store(ctx context.Context, way appendWay, rows []*Row) (n int,
 		case way == fastGroup && errors.Is(err, streams.ErrRefused): // another way shows whether it is for good
 			e.fastFrom = time.Now().Add(fastAgainAfter)
 			return 0, nil
-		case way == atomicGroup && streams.RefusedForGood(err):
+		case way == atomicGroup && streams.RefusedForGood(err): // single results may be taken
 			e.groupsFrom = time.Now().Add(streams.GroupRefusedFor)
 			return 0, nil
 		}

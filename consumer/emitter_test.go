@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -25,6 +26,55 @@ func TestARefusedBatchGoesOneByOne(t *testing.T) {
 	defer cancel()
 	stagetest.Value(e.emit(ctx, w.group(0, 50)))(t)
 	checkLog(t, nc, 0, 50)
+}
+
+// A group that is refused for a reason that passes is sent again as a group. Any other refusal may be about groups alone,
+// so the results go one by one.
+func TestWhichRefusalMakesAGroupGoOneByOne(t *testing.T) {
+	for _, c := range []struct {
+		why             string
+		code            int
+		groups, singles int
+	}{
+		{"the cluster has no leader", 10008, 2, 0},
+		{"the condition can't be checked yet", 10163, 2, 0},
+		{"a new leader has half of the group", 10176, 1, 3},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			stagetest.Virtual(t, func(t *testing.T) {
+				srv := stagetest.Core(t)
+				nc, server := stagetest.Join(t, srv), stagetest.Join(t, srv)
+				groups, singles := 0, 0
+				answer := func(subject string, f func(m *nats.Msg) string) {
+					stagetest.Value(server.Subscribe(subject, func(m *nats.Msg) {
+						if m.Reply != "" { // the last of its group has one
+							_ = m.Respond([]byte(f(m)))
+						}
+					}))(t)
+				}
+				answer("$JS.API.STREAM.MSG.GET.RESULTS", func(*nats.Msg) string { return `{"error":{"code":404,"err_code":10037}}` })
+				answer("results.>", func(m *nats.Msg) string {
+					if m.Header.Get(streams.HeaderBatchCommit) == "" {
+						singles++
+						return fmt.Sprintf(`{"stream":"RESULTS","seq":%d}`, singles)
+					}
+					if groups++; groups == 1 {
+						return fmt.Sprintf(`{"error":{"code":503,"err_code":%d,"description":"no"}}`, c.code)
+					}
+					return `{"stream":"RESULTS","seq":3}`
+				})
+				stagetest.Must(t, server.Flush())
+				w := newConditionWriter(t, nc, 0, 0)
+				e := &emitter{c: w.Consumer, owner: "owner", single: streams.Cost(time.Second), group: 1}
+				defer func() { e.appends.Close() }()
+				e.takes.atomic = true
+				stagetest.Value(e.emit(t.Context(), w.group(0, 3)))(t)
+				if groups != c.groups || singles != c.singles {
+					t.Errorf("%d groups and %d single results are sent, want %d and %d", groups, singles, c.groups, c.singles)
+				}
+			})
+		})
+	}
 }
 
 func TestABatchIsForRowsThatWouldWaitLongerWithoutIt(t *testing.T) {

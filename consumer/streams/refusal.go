@@ -35,6 +35,8 @@ const (
 	codeConflict      = 10071 // the condition does not hold
 	codeConflictOnWay = 10164 // another append on the same condition is under way
 	codeNotYetChecked = 10163 // the condition can't be checked at the moment
+	codeCopyOnWay     = 10158 // a message with the same id is under way
+	codeTooMany       = 10167 // too many messages wait for the stream
 )
 
 // Refusal is why the server did not store a message, by its answer; nil when it did. A
@@ -83,8 +85,12 @@ func Conflict(err error) bool {
 }
 
 // Temporary reports whether the server has refused a message for a reason that may be gone
-// soon: nobody stores what is sent to its subject, the stream has no quorum, or the
-// message's condition does not hold or can't be checked.
+// soon: nobody stores what is sent to its subject, the cluster has no leader, too many
+// messages wait for the stream, an equal message is under way, or the message's condition
+// does not hold or can't be checked.
+//
+// What concerns groups alone is not temporary, even if it passes. For example, a new leader
+// has only the second half of a group (10176). Its messages can go one by one at once.
 func Temporary(err error) bool {
 	refused, ok := errors.AsType[*refusedError](err)
 	if !ok {
@@ -93,15 +99,12 @@ func Temporary(err error) bool {
 	switch refused.code {
 	case 0:
 		return refused.why == whyNobody // no stream gives an empty answer, so it may stay
-	case codeConflict, codeConflictOnWay, codeNotYetChecked, codeNoQuorum:
+	case codeConflict, codeConflictOnWay, codeNotYetChecked, codeCopyOnWay, codeTooMany, codeNoQuorum:
 		return true
 	}
 	return false
 }
 
-// RefusedForGood reports whether the server has refused a message for another reason than
-// a conflict, so that sending the same again would not help.
-func RefusedForGood(err error) bool {
-	refused, ok := errors.AsType[*refusedError](err)
-	return ok && refused.code != 0 && refused.code != codeConflict && refused.code != codeConflictOnWay
-}
+// RefusedForGood reports whether the server has refused a message for a reason that is not
+// [Temporary], so that sending the same again would not help.
+func RefusedForGood(err error) bool { return errors.Is(err, ErrRefused) && !Temporary(err) }

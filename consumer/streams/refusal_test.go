@@ -22,6 +22,10 @@ func TestRefusalsThatPass(t *testing.T) {
 		{answer: answer(10071, "wrong last sequence: 7"), temporary: true, conflict: true},
 		{answer: answer(10164, "wrong last sequence"), temporary: true, conflict: true},
 		{answer: answer(10163, "expected last sequence per subject temporarily unavailable"), temporary: true},
+		{answer: answer(10158, "duplicate message id is in process"), temporary: true},
+		{answer: answer(10167, "too many requests"), temporary: true},
+		{answer: answer(10176, "atomic publish batch is incomplete")},
+		{answer: answer(10023, "insufficient resources")},
 		{answer: answer(10077, "maximum messages exceeded")},
 		{answer: answer(10054, "message size exceeds maximum allowed")},
 		{answer: answer(10199, "unavailable: wrong last word")},
@@ -30,11 +34,14 @@ func TestRefusalsThatPass(t *testing.T) {
 		if got := Temporary(err); got != tt.temporary {
 			t.Errorf("%v: temporary %v", err, got)
 		}
+		if got := RefusedForGood(err); got == tt.temporary {
+			t.Errorf("%v: for good %v", err, got)
+		}
 		if got := Conflict(err); got != tt.conflict {
 			t.Errorf("%v: conflict %v", err, got)
 		}
 	}
-	if Temporary(nats.ErrConnectionClosed) {
-		t.Error("an error without an answer is no refusal that passes")
+	if Temporary(nats.ErrConnectionClosed) || RefusedForGood(nats.ErrConnectionClosed) {
+		t.Error("an error without an answer is no refusal")
 	}
 }

@@ -419,6 +419,6 @@ func Pause(ctx context.Context, wait time.Duration) error {
 // Refused reports whether the server, or the client library for it, does not take a
 // message, and would not take it later.
 func Refused(err error) bool {
-	return errors.Is(err, streams.ErrRefused) && !streams.Temporary(err) || streams.TooLarge(err) ||
+	return streams.RefusedForGood(err) || streams.TooLarge(err) ||
 		errors.Is(err, nats.ErrBadHeaderMsg) || errors.Is(err, nats.ErrBadSubject)
 }
