@@ -14,6 +14,7 @@ import (
 // Codes of the server's errors that have a sentence, see its errors.json.
 const (
 	codeClusterNoPeers    = 10005
+	codeNoQuorum          = 10008
 	codeNoConsumer        = 10014
 	codeNoResources       = 10023
 	codeMaxConsumers      = 10026
@@ -24,7 +25,6 @@ const (
 	codeStorage           = 10047
 	codeNoStream          = 10059
 	codeNotEnabled        = 10076
-	codeNoQuorum          = 10008
 	codeNameInUse         = 10058
 )
 

@@ -279,16 +279,19 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, p part) erro
 	return nil
 }
 
-// create creates one stream, without fast batches where the server refuses them.
+// create creates one stream, without fast batches where the server refuses them. A server
+// without a leader refuses everything, and the stream would lack them for good if there is
+// one by the second attempt.
 func (s Config) create(
 	ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, field Field,
 ) (stream jetstream.Stream, err error) {
 	stream, err = Create(ctx, js, want)
-	if err != nil && want.AllowBatchPublish && !Unanswered(err) {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	if ok && want.AllowBatchPublish && refused.ErrorCode != codeNoQuorum {
 		want.AllowBatchPublish = false
 		stream, err = Create(ctx, js, want)
+		refused, ok = errors.AsType[*jetstream.APIError](err)
 	}
-	refused, ok := errors.AsType[*jetstream.APIError](err)
 	if ok && refused.ErrorCode == jetstream.JSErrCodeStreamNameInUse {
 		return Look(ctx, js, want.Name) // another process, or stage, was first, with other limits
 	}
