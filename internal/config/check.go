@@ -21,7 +21,8 @@ import (
 )
 
 // checker checks the values of a configuration, by themselves and against each other. What
-// it finds it adds to the problems, which have those of the reading already.
+// it finds it adds to the problems, which have those of the reading already. The check of
+// a feature is beside its settings, in the file of the feature.
 type checker struct {
 	*Config
 	*problems
@@ -41,11 +42,19 @@ func (c *checker) all() {
 	}
 	c.checkServer()
 	c.checkStreams()
-	c.checkDispatch()
+	c.checkInput()
+	c.checkPairs()
+	c.checkBudget()
+	c.checkOrder()
+	c.checkRecovery()
 	c.checkLane()
 	c.checkLLM()
 	c.checkTask()
-	c.checkRest()
+	c.checkPrompt()
+	c.checkForeach()
+	c.checkFallbackAfter()
+	c.checkCost()
+	c.checkHTTP()
 }
 
 // check returns the problem that the field has on its own, or "".
@@ -194,9 +203,9 @@ func (c *checker) checkJetStream() {
 	}
 }
 
-// checkDispatch checks pairs of limits and times where one must not be above the other,
-// for example STAGE_MIN_DISPATCH_DELAY_MS and STAGE_MAX_DISPATCH_DELAY_MS.
-func (c *checker) checkDispatch() {
+// checkPairs checks pairs of limits and times where one must not be above the other, for
+// example STAGE_MIN_DISPATCH_DELAY_MS and STAGE_MAX_DISPATCH_DELAY_MS.
+func (c *checker) checkPairs() {
 	for _, pair := range []struct {
 		variable, relation, other string
 		wrong                     bool
@@ -230,9 +239,11 @@ func (c *checker) checkDispatch() {
 				pair.other, fields[pair.other].text(c.Config), pair.remedy)
 		}
 	}
+}
 
-	c.checkBudget()
-	c.checkOrder()
+// checkRecovery checks that the delay between dispatches can grow. The recovery step is
+// also the first delay, and a capacity error multiplies the delay: from 0 it would stay 0.
+func (c *checker) checkRecovery() {
 	if c.none("STAGE_RECOVERY_STEP_MS", "STAGE_MIN_DISPATCH_DELAY_MS") &&
 		c.Pool.RecoveryStep == 0 && c.Pool.MinDispatchDelay == 0 {
 		c.add("STAGE_RECOVERY_STEP_MS", "0 with a floor of 0 would keep the delay at 0 for "+
@@ -318,16 +329,16 @@ func (c *checker) checkFallbacks() {
 	}
 }
 
-// checkRest checks the prompt, the fan-out, the wait for a fallback, the cost and the
-// HTTP address.
-func (c *checker) checkRest() {
-	c.checkPrompt()
-	c.checkForeach()
+// checkFallbackAfter reports a wait for a fallback where there is none.
+func (c *checker) checkFallbackAfter() {
 	if c.Fallback.After > 0 && len(c.Fallback.Models) == 0 && c.none("STAGE_FALLBACKS") {
 		c.add("STAGE_FALLBACK_AFTER",
 			"there is no fallback: set STAGE_FALLBACKS, or unset this")
 	}
-	c.checkCost()
+}
+
+// checkHTTP checks the address of the dashboard and the metrics.
+func (c *checker) checkHTTP() {
 	if c.none("STAGE_HTTP_ADDR") {
 		if problem := checkAddr(c.HTTP.Addr); problem != "" {
 			c.add("STAGE_HTTP_ADDR", "%s", problem)
