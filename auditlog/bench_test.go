@@ -52,7 +52,7 @@ func BenchmarkIDs(b *testing.B) {
 	}
 }
 
-func benchmark(b *testing.B, e encoder, payloads Payloads) {
+func benchmark(b *testing.B, e event, payloads Payloads) {
 	b.Helper()
 	var buf []byte
 	b.ReportAllocs()

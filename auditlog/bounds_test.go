@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func decoded(tb testing.TB, e encoder, payloads Payloads, bytesMax int) *Event {
+func decoded(tb testing.TB, e event, payloads Payloads, bytesMax int) *Event {
 	tb.Helper()
 	got, err := Decode(e.AppendJSON(nil, payloads, bytesMax))
 	if err != nil {

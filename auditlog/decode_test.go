@@ -148,7 +148,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // of returns the event of a kind.
-func of(e *Event) encoder {
+func of(e *Event) event {
 	switch e.Kind {
 	case KindCall:
 		return e.Call

@@ -80,10 +80,10 @@ var (
 		},
 	}
 	drawEvent = rapid.OneOf(
-		rapid.Map(rapid.MakeCustom[Call](drawn), func(c Call) encoder { return &c }),
-		rapid.Map(rapid.MakeCustom[Row](drawn), func(r Row) encoder { return &r }),
-		rapid.Map(rapid.MakeCustom[Run](drawn), func(r Run) encoder { return &r }),
-		rapid.Map(rapid.MakeCustom[Batch](drawn), func(b Batch) encoder { return &b }),
+		rapid.Map(rapid.MakeCustom[Call](drawn), func(c Call) event { return &c }),
+		rapid.Map(rapid.MakeCustom[Row](drawn), func(r Row) event { return &r }),
+		rapid.Map(rapid.MakeCustom[Run](drawn), func(r Run) event { return &r }),
+		rapid.Map(rapid.MakeCustom[Batch](drawn), func(b Batch) event { return &b }),
 	)
 )
 
@@ -103,7 +103,7 @@ func types(generators ...interface{ AsAny() *rapid.Generator[any] }) map[reflect
 	return of
 }
 
-// encoder is what all kinds of events have in common.
-type encoder interface {
+// event is what all kinds of events have in common.
+type event interface {
 	AppendJSON(dst []byte, payloads Payloads, bytesMax int) []byte
 }

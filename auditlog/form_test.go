@@ -87,7 +87,7 @@ func TestCallsAndRowsAreEncodedWithoutAllocation(t *testing.T) {
 	large.Error = strings.Repeat("é", 1000)
 	tests := []struct {
 		name     string
-		event    encoder
+		event    event
 		bytesMax int
 		want     float64
 	}{

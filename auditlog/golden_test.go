@@ -19,7 +19,7 @@ var (
 )
 
 // samples are events as they come, one of each sort that a reader will meet. The goldens are how they look, indented.
-func samples() map[string]encoder {
+func samples() map[string]event {
 	call := Call{
 		Header:  head,
 		StateID: StateID("reviews", "ROWS", 0, 41), Owner: "reviews-0-7", CallID: "01K9ZK2M4T-93", CallIndex: 1, Sequence: 41,
@@ -104,7 +104,7 @@ func samples() map[string]encoder {
 
 	process := head
 	process.Partition = All
-	return map[string]encoder{
+	return map[string]event{
 		"call_success":        &call,
 		"call_capacity_retry": &retry,
 		"call_batch":          &batch,

@@ -25,10 +25,10 @@ import (
 // The package encoding/json can't write the events: it removes the white space of a body,
 // which would no longer match its hash, and it cannot write an empty string as null.
 type layout struct {
-	of      reflect.Type
-	members []member
-	byName  map[string]*member
-	desks   sync.Pool // of *desk
+	of       reflect.Type
+	members  []member
+	byName   map[string]*member
+	encoders sync.Pool // of *encoder
 }
 
 // member is one tagged field.
@@ -62,7 +62,7 @@ var (
 // type that has no form.
 func layoutOf(t reflect.Type) *layout {
 	l := &layout{of: t, byName: make(map[string]*member)}
-	l.desks.New = func() any { return l.newDesk() }
+	l.encoders.New = func() any { return l.newEncoder() }
 	l.add(t, nil, false)
 	for i := range l.members {
 		l.byName[l.members[i].name] = &l.members[i]
@@ -122,17 +122,18 @@ func (m *member) settable(v reflect.Value) reflect.Value {
 	return v
 }
 
-// desk is a struct with a writer for each of its members. An event is copied to a desk to
-// be written, so its fields are looked up by reflection when the desk is made, and not for
-// each event, which would take as long as all the rest.
-type desk struct {
+// encoder writes events of one layout. It has a struct of its own, with a writer for each
+// member of that struct, and an event is copied there to be written. So the fields are
+// looked up by reflection when the encoder is made, and not for each event, which would
+// take as long as all the rest.
+type encoder struct {
 	event   reflect.Value
 	members []memberWriter
 }
 
-func (l *layout) newDesk() *desk {
+func (l *layout) newEncoder() *encoder {
 	event := reflect.New(l.of).Elem()
-	return &desk{event, l.writers(event)}
+	return &encoder{event, l.writers(event)}
 }
 
 // memberWriter writes a member of one struct.
@@ -181,14 +182,14 @@ func (m *member) lookedUp(v reflect.Value) (isZero func() bool, write writer) {
 // appendEvent appends an event of this layout, a pointer to a struct, with the two
 // members that every event begins with.
 func (l *layout) appendEvent(dst []byte, kind Kind, event any) []byte {
-	d := l.desks.Get().(*desk)
-	d.event.Set(reflect.ValueOf(event).Elem())
+	e := l.encoders.Get().(*encoder)
+	e.event.Set(reflect.ValueOf(event).Elem())
 	dst = append(dst, `{"schema_version":`...)
 	dst = strconv.AppendInt(dst, SchemaVersion, 10)
 	dst = append(append(append(dst, `,"event":"`...), kind...), '"')
-	dst = append(appendMembers(dst, d.members), '}')
-	d.event.SetZero() // keeps no body from being freed
-	l.desks.Put(d)
+	dst = append(appendMembers(dst, e.members), '}')
+	e.event.SetZero() // keeps no body from being freed
+	l.encoders.Put(e)
 	return dst
 }
 
