@@ -16,7 +16,7 @@ type clock struct {
 // stop makes the clock stand still from now on.
 func (c *clock) stop(now time.Time) { c.stopped = now }
 
-// start ends that.
+// start makes the clock run again.
 func (c *clock) start(now time.Time) {
 	c.slow += now.Sub(c.stopped)
 	c.stopped = time.Time{}

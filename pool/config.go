@@ -17,91 +17,94 @@ type Config struct {
 	// starts when the one before it is done, or waits for another's verdict, or as a
 	// probe in an outage.
 	Size int
-	// Law paces all attempts at the server; Gates bound them besides. Both as in [Server].
-	Law   Law
+	// Law paces all attempts at the first server, see [Server.Law].
+	Law Law
+	// Gates bound these attempts in addition, see [Server.Gates].
 	Gates []Gate
 	// Fallbacks are called in the server's place, in this order: when a job's transient
-	// attempts at the one before are used up, and after FallbackAfter. Nil: none.
+	// attempts at the one before are used up, and after FallbackAfter. There may be none.
 	Fallbacks []Server
 	// FallbackAfter is how long a server may be without capacity, counted from the first
 	// capacity error since its last success, or in a brown-out, or in an outage, before
 	// jobs go to the next. A brown-out is a time in which jobs wait and the server lets
 	// in less than a quarter of what is usual. The server still gets all jobs that it has
-	// capacity for, and the others back when the cause is over. 0: jobs wait for capacity
-	// without limit, but move past an outage at once, as there they would use up their
-	// attempts.
+	// capacity for, and the others back when the cause is over. With 0, jobs wait for
+	// capacity without limit. Past an outage they go at once even then, because waiting
+	// there would use up their attempts.
 	FallbackAfter time.Duration
 	// Retry bounds the attempts at a job that meets transient errors. It has no default:
 	// see [DefaultRetry].
 	Retry RetryConfig
 	// RowTimeout is how long after its first attempt a job may still wait for another;
-	// pauses do not count. A call in flight at that moment is left to finish. 0: no
+	// pauses do not count. A call in flight at that moment is left to finish. 0 means no
 	// limit.
 	RowTimeout time.Duration
 	// QueueLimit is the number of waiting jobs, retries included, at which Submit blocks.
-	// Retries may exceed it by Size. Default 1024.
+	// Retries may exceed it by Size. The default is 1024.
 	QueueLimit int
 	// FailOnFatal has a fatal error of the first server fail the job, or send it to the
 	// next fallback, while the pool keeps running. Without it such an error pauses the
 	// pool: nothing goes but one attempt in every ProbeInterval, until a verdict is not
-	// fatal. That is the oldest job that has been attempted before, else the next new one.
+	// fatal. It is made for the oldest job that has been attempted before, or for the next
+	// new one if there is none.
 	// A fatal error of a fallback never pauses: the fallback is skipped for ProbeInterval,
 	// and the job continues as if its attempts there were used up.
 	FailOnFatal bool
 	// ProbeInterval is the time between a fatal verdict and the next attempt while the
 	// pool is paused, and the longest time between two attempts at a server in an outage.
-	// 0: one minute.
+	// The default is one minute.
 	ProbeInterval time.Duration
 	// OutageHold is how long an outage may hold a job before it fails with an error that
 	// wraps [ErrOutage] and the latest one of the server; it counts from the job's
-	// arrival (see [Traits]) or the start of the outage, whichever is later. 0 is no limit.
+	// arrival (see [Traits]) or the start of the outage, whichever is later. 0 means no
+	// limit.
 	OutageHold time.Duration
-	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. Nil:
-	// math/rand/v2.
+	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. The
+	// default is the generator of math/rand/v2.
 	Rand func() float64
 	// OnPause is called when the pool pauses, with the reason, OnResume with the pause
-	// that is over. Both run on the pool's goroutine and must not block. Nil: no
-	// callback.
+	// that is over. Both run on the pool's goroutine and must not block. Each may be nil.
 	OnPause  func(Pause)
 	OnResume func(Pause)
 	// OnShortage is called with what this machine is short of when that begins to bound
 	// the calls in flight, and with nil when it no longer does. It runs on the pool's
-	// goroutine and must not block. Nil: no callback.
+	// goroutine and must not block. It may be nil.
 	OnShortage func(error)
 	// Unkept returns how many slots are taken by calls that have ended already, because
 	// their replies are not stored yet. [Pool.Wake] must be called when there may be
-	// fewer. It runs on the pool's goroutine and must not block. Nil: none.
+	// fewer. It runs on the pool's goroutine and must not block. Without it none is taken.
 	Unkept func() int
 	// Expected reports whether the caller is about to add another job, where it adds jobs
 	// only as [Pool.Room] allows. While there is doubt whether a job or the server is to
 	// blame for a failure, such a job counts as one that may settle it. It runs on the
-	// pool's goroutine and must not block. Nil: no job is expected.
+	// pool's goroutine and must not block. Without it no job is expected.
 	Expected func() bool
 	// OnRoom is called after jobs have left the queue, when [Pool.Room] may have grown.
-	// It runs on the pool's goroutine and must not block. Nil: no callback.
+	// It runs on the pool's goroutine and must not block. It may be nil.
 	OnRoom func()
 }
 
 // Server is what a pool must know of a server that it calls.
 type Server struct {
 	// Law paces all attempts at the server. It belongs to this server of this pool, which
-	// calls it from one goroutine. Nil: [aimd.Classic] with the default settings.
+	// calls it from one goroutine. The default is [aimd.Classic] with its default
+	// settings.
 	Law Law
 	// Gates bound the attempts in addition, whatever the server reports. Servers may
-	// share them. Nil: none.
+	// share them, and there may be none.
 	Gates []Gate
 }
 
-// Gate bounds what goes out, beside a law that learns. Package gate has
-// some. The pool calls a gate from one goroutine.
+// Gate bounds what goes out, beside a law that learns. For example, package gate has one
+// for calls a minute. The pool calls a gate from one goroutine.
 type Gate interface {
 	// Next returns the instant at which an attempt of this weight may go, at once if it
 	// is not after now. It may be far in the future; the pool calls Next again after each
 	// event.
 	Next(now time.Time, weight int64) time.Time
-	// Sent: an attempt of this weight goes now.
+	// Sent is called when an attempt of this weight goes.
 	Sent(now time.Time, weight int64)
-	// Ended: it has ended, and this is what it weighed in the end.
+	// Ended is called when the attempt has ended, with what it weighed in the end.
 	Ended(now time.Time, weight, actual int64)
 }
 
@@ -110,15 +113,16 @@ type Law interface {
 	// Next returns the instant at which one attempt may go, at once if it is not after
 	// now. It may be far in the future; the pool calls Next again after each event.
 	Next(now time.Time, inFlight int) time.Time
-	// Sent: an attempt goes now; inFlight counts it.
+	// Sent is called when an attempt goes, which inFlight counts.
 	Sent(now time.Time, inFlight int) aimd.Ticket
-	// Accepted: the attempt met no capacity error.
+	// Accepted is called when the attempt has met no capacity error.
 	Accepted(now time.Time, t aimd.Ticket)
-	// Rejected: the attempt met a capacity error.
+	// Rejected is called when the attempt has met a capacity error.
 	Rejected(now time.Time, t aimd.Ticket, h aimd.Hint)
-	// Dropped: the attempt ended without a verdict.
+	// Dropped is called when the attempt has ended without a verdict.
 	Dropped(now time.Time, t aimd.Ticket)
-	// Restart: the server is back from an outage, and what was learned about it is void.
+	// Restart is called when the server is back from an outage: what was learned about it
+	// is void.
 	Restart(now time.Time)
 	// Stats returns the law's statistics.
 	Stats() aimd.Stats

@@ -83,7 +83,7 @@ func known(w Wait) Wait {
 	return w
 }
 
-// delayedWait returns why t waits, which must wait for its next attempt.
+// delayedWait returns why t waits, whose next attempt is not due yet.
 func (s *scheduler) delayedWait(t *task) Wait {
 	if s.pauses.any() {
 		return s.pauses.present.wait()
@@ -100,7 +100,7 @@ func (s *scheduler) delayedWait(t *task) Wait {
 	return Wait{Hold: h, Server: t.Server()}
 }
 
-// readyWait returns why a job waits that may go, at a server.
+// readyWait returns why a job that may go to a server still waits.
 func (s *scheduler) readyWait(at int, since time.Time) Wait {
 	if s.pauses.any() {
 		return s.pauses.present.wait()
@@ -123,8 +123,8 @@ func (s *scheduler) readyWait(at int, since time.Time) Wait {
 	return Wait{Hold: h, Server: at}
 }
 
-// wait returns the pause as what a job waits for. The pool knows no more of it than the
-// kind.
+// wait returns the wait of a job that the pause holds. It names no culprit, which the pool
+// does not know.
 func (p Pause) wait() Wait {
 	kind := hold.Other
 	switch p.Kind {
@@ -139,7 +139,7 @@ func (p Pause) wait() Wait {
 	return Wait{Hold: hold.Hold{Kind: kind, Why: textOf(p.Err), Since: p.Since, Next: p.Next, Err: p.Err}, Server: p.Server}
 }
 
-// textOf is the text of an error, or empty.
+// textOf returns the text of an error, or "" for nil.
 func textOf(err error) string {
 	if err == nil {
 		return ""

@@ -129,7 +129,7 @@ func (b *inbox) close(draining bool) {
 	if first {
 		close(b.stopped)
 	}
-	if news { // else the scheduler, which stops again in each turn, would wake itself
+	if news { // otherwise the scheduler, which stops again in each turn, would wake itself
 		b.signal()
 	}
 }

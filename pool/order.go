@@ -7,7 +7,7 @@ import (
 	"github.com/llm-stage/stage/pool/internal/health"
 )
 
-// The order in which jobs go, and when the scheduler looks at those that wait.
+// This file decides in which order jobs go, and when the scheduler looks at jobs that wait.
 
 const (
 	// lookEvery is how often jobs are looked at that wait for what no event announces:
@@ -43,8 +43,8 @@ func (s *scheduler) first() (t *task, at int, next time.Time) {
 }
 
 // oldest returns the task with the lowest index among those whose server is not skipped,
-// or nil. It is another one while retries are refused in vain, see refusal.go of package
-// health.
+// or nil. While retries are refused in vain, a task that was refused less often may go
+// before it, see refusal.go of package health.
 func (s *scheduler) oldest() (t *task) {
 	servers := s.route.servers
 	for i := range servers {
@@ -111,10 +111,11 @@ func (s *scheduler) probeOf(at int) *task {
 	return t
 }
 
-// prober returns the job that probes next for a breaker, of those that wait at a server,
-// or nil: the oldest, and where the job itself may be the problem the oldest that has not
-// been a probe in this round, so that it cannot keep the breaker open. A probe for
-// another breaker counts too, else one job could keep two open by turns.
+// prober returns the job that probes next for a breaker, of the jobs that wait at a
+// server, or nil if none waits. It is the oldest. Where the job itself may be the problem
+// it is the oldest that has not been a probe in this round, so that no job can keep the
+// breaker open. A probe for another breaker counts as well: otherwise one job could keep
+// two of them open by turns.
 func (s *scheduler) prober(b *health.Breaker, at int) *task {
 	ready := &s.queue.ready[at]
 	if s.pauses.kind == FatalError || s.pauses.kind == Shortage {
@@ -140,8 +141,8 @@ func (s *scheduler) prober(b *health.Breaker, at int) *task {
 	return t
 }
 
-// breaker returns the one that decides when a probe goes to a server: the pool's own
-// while that is open.
+// breaker returns the breaker that decides when a probe goes to a server. While the pool's
+// own breaker is open, it decides for all servers.
 func (s *scheduler) breaker(at int) *health.Breaker {
 	if s.pauses.own() {
 		return &s.pauses.breaker
@@ -211,8 +212,8 @@ func (s *scheduler) wokenEarly(t *task) {
 	s.delay(t) // what it was woken for has been postponed since: the deadline by a pause, or the fallback
 }
 
-// cameDue acts on t, which is in no line and has waited as long as it had to. It waits on
-// if the success of another job is still needed to judge its failures.
+// cameDue acts on t, which is in no line and has waited as long as it had to. It goes on
+// waiting if the success of another job is still needed to judge its failures.
 func (s *scheduler) cameDue(t *task) {
 	switch {
 	case t.Awaits():
@@ -288,7 +289,7 @@ func (s *scheduler) due() (at time.Time) {
 	return at
 }
 
-// sooner returns the earlier of two instants, of which a zero one is none.
+// sooner returns the earlier of two instants. A zero instant stands for none.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

@@ -13,16 +13,16 @@ type PauseKind uint8
 // The kinds. The zero value is NotPaused.
 const (
 	NotPaused     PauseKind = iota
-	FatalError              // a fatal verdict
-	WrongSettings           // the same verdict about every job
+	FatalError              // an attempt had a fatal verdict
+	WrongSettings           // every job met the same error
 	Outage                  // the server, or the network path to it, is out
 	Shortage                // this machine is short of something, and no call is in flight that could release it
-	Operator                // somebody asked for it, see [Pool.Halt]: nothing goes, no probe either
+	Operator                // somebody asked for it, see [Pool.Halt]: nothing goes, not even a probe
 )
 
 var pauseNames = [...]string{"", "fatal", "settings", "outage", "shortage", "operator"}
 
-// String returns the kind in one word in lower case; empty for NotPaused.
+// String returns the kind in one word in lower case. It is empty for NotPaused.
 func (k PauseKind) String() string { return nameOf(k, pauseNames[:], "pause") }
 
 // Pause describes why a pool is paused: only probes go out, until one finds that the
@@ -35,18 +35,18 @@ type Pause struct {
 	// Since is when the problem began: for an outage the first failure after the last
 	// success.
 	Since time.Time
-	// Absent is, in an outage, since when nothing has listened at any of the servers,
-	// none of which has had a success; zero if something does, or did.
+	// Absent is, in an outage, the time since when nothing has listened at any of the
+	// servers. It is zero if something listens at one of them, or one has had a success.
 	Absent time.Time
-	// Next is the instant of the next probe; one in the past waits for a job, or for the
-	// verdict on the last probe. Zero for Operator.
+	// Next is the instant of the next probe. If it has passed, the probe waits for a job,
+	// or for the verdict on the last probe. It is zero for Operator.
 	Next time.Time
-	// Probes counts those that have been sent.
+	// Probes counts the probes that have been sent.
 	Probes int
 	// Lost counts, in an outage, the calls that were sent and got no answer since it
 	// began, probes included. They may have been paid for.
 	Lost int
-	// Server is the one concerned: 0 for the first, n for the n-th fallback.
+	// Server is the server concerned: 0 is the first one, n the n-th fallback.
 	Server int
 	// Passed means, of a pause that is over, that the server is still out and jobs go
 	// past it to a fallback.
@@ -60,7 +60,7 @@ type Pause struct {
 //  2. its own breaker, which a fatal verdict, wrong settings or a shortage has opened,
 //  3. outages that leave the jobs of the first server nowhere to go (see route.outage).
 //
-// The zero value is that nothing does.
+// The zero value holds nothing.
 type pauses struct {
 	halt Pause // of kind Operator; the zero value if there is none
 
@@ -175,8 +175,8 @@ func (s *scheduler) resume() {
 	s.showPause()
 }
 
-// showPause updates the pause that the pool reports, and calls OnPause or OnResume when
-// one begins or ends.
+// showPause updates the pause that the pool reports. It calls OnPause when a pause begins,
+// and OnResume when it ends.
 func (s *scheduler) showPause() {
 	s.health.WrongSettings = s.pauses.kind == WrongSettings
 	before, now := s.pauses.present, s.pauses.foremost(s.route.outage(s.tick))
@@ -222,8 +222,8 @@ func (p *Pool[In, Out]) Probe() {
 	b.signal()
 }
 
-// steer passes an order to the scheduler. Of several that it has not yet acted on the
-// last one counts.
+// steer passes an order to the scheduler. If there are several that the scheduler has not
+// acted on yet, the last one counts.
 func (b *inbox) steer(o *haltOrder) {
 	b.mu.Lock()
 	b.halt = o
@@ -231,7 +231,7 @@ func (b *inbox) steer(o *haltOrder) {
 	b.signal()
 }
 
-// setHalt halts the pool, with the error why, or ends that.
+// setHalt halts the pool with the error why, or ends the halt if why is nil.
 func (s *scheduler) setHalt(why error) {
 	switch {
 	case why == nil:

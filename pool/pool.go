@@ -238,19 +238,19 @@ type Traits struct {
 	Group any
 	// Key is shared by jobs that may be refused for one cause of their own, such as the
 	// calls for one customer. Once the server has refused a job of a key far more often
-	// than others, the jobs of that key wait without slowing down the rest. Empty: the
-	// job is refused by itself.
+	// than others, the jobs of that key wait without slowing down the rest. A job with an
+	// empty Key is refused by itself.
 	Key string
 	// Single makes the job one attempt. Whatever the verdict, it is the job's result, and
 	// to retry is up to the caller. Single attempts don't pause the pool, and while it is
 	// paused they end at once, with ErrPaused.
 	Single bool
 	// Attempts is the job's own number of attempts, in place of [RetryConfig.MaxAttempts].
-	// 0 is no number of its own.
+	// A job with 0 has none of its own.
 	Attempts int
 }
 
-// Weighted is what a job's In may implement where there are gates: without it every
+// Weighted is what a job's In may implement where there are gates. Without it every
 // attempt weighs 1. The pool's goroutine calls Weight before an attempt at the server; it
 // must not block.
 type Weighted interface {

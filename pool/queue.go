@@ -26,7 +26,7 @@ func newQueue(servers int, in *inbox) queue {
 // size counts the jobs that wait.
 func (q *queue) size() int { return q.fresh.size + q.started() }
 
-// started counts those of them that have had an attempt.
+// started counts the waiting jobs that have had an attempt.
 func (q *queue) started() int {
 	n := len(q.delayed.tasks)
 	for i := range q.ready {

@@ -37,8 +37,8 @@ func newRoute(cfg Config, m *health.Monitor) (route, error) {
 
 // admits finds the server that an attempt at t may go to now: its own or, past those
 // without capacity, a later one. If there is none it is -1, and when is the instant to
-// try again. All that were considered then have skip set, since they admit no younger
-// job either.
+// try again. In that case all servers that were considered have skip set: they admit no
+// younger job either.
 func (r *route) admits(now time.Time, t *task) (at int, when time.Time) {
 	for i := t.Server(); i < len(r.servers); i++ {
 		v := &r.servers[i]

@@ -95,7 +95,7 @@ func (s *scheduler) run(ctx context.Context) error {
 		s.showPause()
 		wake := s.dispatch(ctx)
 		s.shown.set(s.snapshot(), s.tick)
-		for _, q := range in.questions { // now each server knows what the jobs wait for that it did not take
+		for _, q := range in.questions { // each server knows by now why it took no job
 			q.answer <- s.waits(q.match)
 		}
 		if s.queue.vacated {
@@ -121,7 +121,7 @@ func (s *scheduler) takeUp(in *intake) {
 	last := s.tick
 	s.tick = time.Now()
 	s.counts.spend(s.tick.Sub(last))
-	for i := range s.route.servers[:len(s.route.servers)-1] { // none is behind the last
+	for i := range s.route.servers[:len(s.route.servers)-1] { // jobs can't go past the last one
 		s.route.servers[i].Turn(last, s.tick)
 	}
 	if in.halt != nil {
@@ -141,7 +141,7 @@ func (s *scheduler) takeUp(in *intake) {
 		}
 		s.queue.fresh.push(t)
 	}
-	for in.ended.head != nil { // behind the new jobs, which may settle whose failure one is
+	for in.ended.head != nil { // after the new jobs, which count where a failure is in doubt
 		s.settle(in.ended.pop())
 	}
 	if in.recall != nil {
@@ -173,7 +173,7 @@ func (s *scheduler) dispatch(ctx context.Context) (wake time.Time) {
 	}
 	if v := &s.route.servers[0]; s.queue.size() > s.health.Awaiting() && !v.Out() {
 		v.Waits()                          // for a slot
-		s.counts.full = !s.shortage.isOn() // else this machine is the limit, not the pool's size
+		s.counts.full = !s.shortage.isOn() // in a shortage this machine is the limit, not the pool's size
 	}
 	return s.due()
 }

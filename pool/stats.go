@@ -43,7 +43,7 @@ type Stats struct {
 	LawConcurrency int
 	// LawBelief is what the law of the first server believes about it.
 	LawBelief aimd.Belief
-	// Pause is what holds the pool; the zero value while it runs.
+	// Pause is why the pool is paused. It is the zero value while the pool runs.
 	Pause Pause
 	// Shortage is what this machine is short of while that bounds the calls in flight, or
 	// nil.
@@ -55,12 +55,12 @@ type Stats struct {
 type counts struct {
 	Stats
 
-	// What the time since the last turn of the scheduler's loop is spent on.
+	// These say what the time since the last turn of the scheduler's loop is spent on.
 	throttled bool // a job was ready and a slot free, but law or gates made it wait
 	full      bool // a job waited and every slot of the pool was taken
 }
 
-// spend adds the time that has passed since that turn.
+// spend adds the time that has passed since the last turn.
 func (c *counts) spend(d time.Duration) {
 	if c.throttled {
 		c.ThrottleTime += d

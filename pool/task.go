@@ -15,26 +15,27 @@ import (
 // them alone. Its health may change meanwhile, because another job's success may confirm
 // failures of this one. The fields change hands through channels.
 type task struct {
-	health.Job // where it waits, and whose its failures are
+	health.Job // at which server it waits, and which of its failures count
 
 	work  work
 	index uint64 // in the order of first attempts; unset before
 
-	// Waiting. The task is in one queue at most, and next is set in a fifo only.
+	// These say how the task waits. It is in one queue at most, and next is set in a fifo
+	// only.
 	next     *task
-	arrived  time.Time // see Traits
+	arrived  time.Time // see Traits.Arrived
 	started  time.Time // the first attempt; zero before
-	deadline time.Time // in running time, see scheduler.expired; zero if there is none
-	ready    time.Time // it is not attempted before
+	deadline time.Time // in the running time of clock; zero if there is none
+	ready    time.Time // its next attempt goes no earlier
 	wake     time.Time // while delayed: when to look at it next, not after ready
 	until    time.Time // it waits no longer than that for the success of another job
 
-	// The last attempt, set when it goes.
+	// These describe the last attempt, and are set when it goes.
 	att     Attempt
 	ticket  aimd.Ticket
 	weighed int64 // by the gates
 
-	// How it ended, set by the worker.
+	// These say how it ended, and are set by the worker.
 	verdict Verdict
 	ended   time.Time
 	exited  bool // the call ended its worker too

@@ -43,7 +43,7 @@ type Origin uint8
 const (
 	OfJob     Origin = iota // the server answered about this very job
 	OfServer                // the server is unhealthy: it failed on the call, or something else answered in its place
-	OfNetwork               // no answer came, for no server was reached or the connection broke before one
+	OfNetwork               // no answer came: no server was reached, or the connection broke before
 	OfHost                  // this machine is short of something; nothing was sent
 )
 
@@ -66,8 +66,8 @@ type Verdict struct {
 	// after several jobs have failed.
 	Absent bool
 	// Alike names, with class Transient or Permanent, an error that all jobs meet where
-	// the settings are wrong: two errors with the same name are the same verdict. Empty:
-	// not caused by settings.
+	// the settings are wrong: two errors with the same name are the same verdict. It is
+	// empty for an error that wrong settings don't cause.
 	Alike string
 	// Err is the reason, for every class but OK.
 	Err error
@@ -126,7 +126,7 @@ type Attempt struct {
 	// Number counts all attempts at the job from 1, this one included, whatever became of
 	// them.
 	Number int
-	// Server is the one to call: 0 for the first, n for the n-th fallback.
+	// Server is the server to call: 0 is the first one, n the n-th fallback.
 	Server int
 	// Failures is the number of attempts at this server before this one that met a
 	// transient error.
@@ -157,7 +157,7 @@ type Result[In, Out any] struct {
 	// Err is nil when the job succeeded. Otherwise it is the last verdict's error, or
 	// wraps ErrHandedBack or ErrRowTimeout.
 	Err error
-	// Class is that of the last verdict, or Cancelled for a job that was handed back.
+	// Class is the class of the last verdict, or Cancelled for a job that was handed back.
 	Class Class
 	// Attempts counts the calls made for the job, apart from CapacityRetries.
 	Attempts int

@@ -61,7 +61,8 @@ func (c *crew) attempt(ctx context.Context, t *task) {
 
 // PanicError is the error of a job whose call panicked or ended its goroutine.
 type PanicError struct {
-	// Value is what the call panicked with; nil if it ended its goroutine instead.
+	// Value is what the call panicked with. It is nil if the call ended its goroutine
+	// instead.
 	Value any
 	// Stack is the goroutine's stack at that moment, as debug.Stack prints it.
 	Stack []byte

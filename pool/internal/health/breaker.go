@@ -31,21 +31,22 @@ type Breaker struct {
 	// Next is the instant of the next probe, unless the pool waits for the verdict on the
 	// last.
 	Next time.Time
-	// Probes counts those that have gone.
+	// Probes counts the probes that have gone.
 	Probes int
 	// Lost counts calls that reached the server and brought nothing since the problem
 	// began, probes included.
 	Lost int
-	// Absent is since when nothing has listened at the server; zero if something does, or
-	// did.
+	// Absent is the time since when nothing has listened at the server. It is zero if
+	// something listens there, or has.
 	Absent time.Time
 
 	opened time.Time
 	every  time.Duration // the steady interval of probes; 0 if the waits between them grow
 	wait   time.Duration // between the last two probes
 
-	// The probe in flight: at most one is waited for. One that outlasts patience no
-	// longer keeps the next from going, and its verdict counts when it comes.
+	// These describe the probe in flight: at most one is waited for. A probe that takes
+	// longer than patience no longer keeps the next one from going, and its verdict still
+	// counts when it comes.
 	probe     *Job          // the latest one; nil once its verdict is there
 	sent      time.Time     // when it went
 	patience  time.Duration // 0 is unlimited

@@ -19,7 +19,7 @@ import (
 //
 // A job that has used up its attempts with failures in doubt makes no more calls, and
 // waits for the answer. Where no other job is left that could give it, see
-// [Server.Await].
+// [Monitor.Await].
 //
 // Failures that reached no server never count at the first server. At a fallback they do:
 // a job that goes there has used up its attempts elsewhere.
@@ -51,12 +51,12 @@ type suspects struct {
 	absent   bool          // nothing listened at the server, which has never had a success
 	err      error         // the latest failure
 	// judgeAt is when the calls in flight will be as old as grace, so that they show
-	// whether the failures are an outage. No call goes before. It is zero unless that is
-	// awaited.
+	// whether the failures are an outage. No call goes earlier. It is zero while there is
+	// nothing to decide.
 	judgeAt time.Time
 }
 
-// doubt is what is in doubt about one job. The zero value is that nothing is.
+// doubt is what is in doubt about one job. In the zero value nothing is.
 type doubt struct {
 	open      bool   // it is among suspects.jobs of its server; while false all else is zero
 	innocent  bool   // there is no evidence yet that the failure is its own
@@ -91,8 +91,8 @@ func (s *Server) Failed(now time.Time, j *Job, others int) Decision {
 	}
 	s.belong(j)
 	if settings && s.alike.first != "" && s.alike.first != v.Alike {
-		// Jobs meet different errors, so it is not the settings. Those that were in doubt
-		// only for that reason are the jobs' own.
+		// Jobs meet different errors, so the settings are not the cause. Failures that
+		// were in doubt only for that reason are the jobs' own.
 		s.alike.mixed = true
 		s.confirm(func(other *Job) bool { return other.doubt.settings })
 		return s.Failed(now, j, others)
@@ -224,8 +224,8 @@ func (j *Job) Awaits() bool { return j.doubt.awaits }
 // Settle decides about a job that awaits an answer, and is called from time to time.
 // While there are other jobs that have not failed, the decision is Hold. If there are
 // none the failure is the job's own where it is the only one, or where the success of
-// another has vouched for the server. Else several jobs have failed and none is left to
-// show why, so it is an outage.
+// another has vouched for the server. Otherwise several jobs have failed and none is left
+// to show why, so it is an outage.
 func (s *Server) Settle(now time.Time, j *Job, others int) Decision {
 	witnesses := s.m.witnesses(others)
 	switch {
@@ -264,15 +264,15 @@ func (s *Server) innocent() int {
 	return n
 }
 
-// fewFail reports whether fewer jobs are in doubt than make an outage at a sound server.
+// fewFail reports whether the jobs in doubt are too few for an outage of a sound server.
 func (s *Server) fewFail() bool {
 	return s.suspects.groups(func(*Job) bool { return true }) < outageJobs
 }
 
 // vouched reports whether the success of another job shows that the server was well when
-// a job failed. The success of a later call does. One of an earlier call that has arrived
-// since shows little, but decides where few jobs fail and none is left to ask. Where
-// many fail it must not:
+// a job failed. The success of a later call does. The success of an earlier call that has
+// arrived since shows little, but it decides where few jobs fail and none is left to ask.
+// Where many fail it must not:
 //
 //  1. A call is served, slowly. An outage begins.
 //  2. All jobs that wait fail, several times each.
@@ -281,7 +281,7 @@ func (s *Server) vouched(j *Job, few bool) bool {
 	return s.latest > j.doubt.firstCall || few && s.successes > j.doubt.begin
 }
 
-// groups returns how many groups the suspects belong to that match.
+// groups returns how many groups the matching suspects belong to.
 func (u *suspects) groups(match func(*Job) bool) (n int) {
 	var known map[any]bool
 	for _, j := range u.jobs {

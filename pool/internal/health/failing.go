@@ -3,9 +3,9 @@ package health
 const (
 	// failingCalls is the number of calls over which the share of failing ones is taken.
 	failingCalls = 96
-	// failingCallsLately is that of a second share, which notices sooner that a server
-	// becomes unhealthy. Alone it would, by chance, forget that too soon: at a server
-	// that fails half of its calls, it is below a third of them once in a thousand calls.
+	// failingCallsLately is the number of calls of a second share, which notices sooner
+	// that a server becomes unhealthy. Alone it would forget that too soon by chance: at a
+	// server that fails half of its calls, it is below a third once in a thousand calls.
 	failingCallsLately = 32
 )
 

@@ -77,10 +77,10 @@ type Verdict struct {
 	Unsent bool
 	// Absent means that nothing listens at the server's address.
 	Absent bool
-	// Alike names an error that all jobs meet where the settings are wrong; empty for
-	// others.
+	// Alike names an error that all jobs meet where the settings are wrong. It is empty
+	// for any other error.
 	Alike string
-	// Err is the failure, for whoever reads about an outage.
+	// Err is the failure, for reports of an outage.
 	Err error
 }
 
@@ -92,15 +92,16 @@ type Decision uint8
 
 // The decisions.
 const (
-	// Void: the failure counts against nobody, and the job goes back into its line.
+	// Void means that the failure counts against nobody, and that the job goes back into
+	// its line.
 	Void Decision = iota
-	// Outage: the same, and the server has been found to be out.
+	// Outage is Void, and the server has been found to be out.
 	Outage
-	// Hold: it is in doubt whose failure it is. If [Job.UsedUp] the job waits for the
-	// answer, see [Server.Await], else it may be tried again.
+	// Hold means that it is in doubt whose failure it is. A job that is [Job.UsedUp] waits
+	// for the answer, see [Monitor.Await]. Any other may be tried again.
 	Hold
-	// Count: the failure is the job's own. If [Job.UsedUp] it has failed for good at this
-	// server.
+	// Count means that the failure is the job's own. A job that is [Job.UsedUp] has failed
+	// for good at this server.
 	Count
 )
 
@@ -173,8 +174,8 @@ type Job struct {
 	Key string
 	// Single marks a job that is one call whatever happens, so it is never in doubt.
 	Single bool
-	// Attempts is the job's own number of attempts, in place of Config.Attempts. 0 is no
-	// number of its own.
+	// Attempts is the job's own number of attempts, in place of Config.Attempts. A job
+	// with 0 has none of its own.
 	Attempts int
 
 	server   int  // where it waits
@@ -185,7 +186,7 @@ type Job struct {
 	doubt    doubt
 	refusals refusals
 
-	// The last call.
+	// These describe the last call.
 	tries  int // calls so far, at any server
 	call   call
 	probed time.Time // when it was a probe last
@@ -218,7 +219,7 @@ type Server struct {
 	m     *Monitor
 	index int
 
-	// Calls.
+	// These are about the calls to the server.
 	inFlight  []*Job // inFlight[j.call.slot] == j for each
 	calls     uint64 // sent so far
 	successes uint64

@@ -151,8 +151,8 @@ func (s *Server) endsOutage(now time.Time, j *Job) bool {
 
 // close ends an outage. One of a few probes may have been a false alarm, caused by
 // adjacent jobs that always fail: in a sequential pool, which has no other call in
-// flight, jobs that fail again after it cause no further outage. Else one would follow
-// the other.
+// flight, jobs that fail again after it cause no further outage. Otherwise one would
+// follow the other.
 func (s *Server) close(success bool) {
 	if !success || !s.m.cfg.Sequential || s.Outage.Probes > falseAlarmProbes {
 		s.proved = s.outages

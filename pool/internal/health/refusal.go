@@ -28,14 +28,15 @@ const (
 	// vainRetries is enough at a server that accepts some calls. Before it has accepted
 	// any, one refused retry is enough.
 	vainRetries = several
-	// A job is singled out if others are refused so seldom that chance would refuse it as
-	// often less than once in 10,000. For example, where one call in ten is refused, four
-	// contradicted refusals are enough.
+	// singledOutChance is the probability below which a job is singled out: that a job
+	// meets by chance as many refusals, given how seldom others are refused. For example,
+	// where one call in ten is refused, four contradicted refusals are enough.
 	singledOutChance = 1e-4
-	// A call counts as no lighter than another if it weighs this share of it, because
-	// estimates of tokens are rough.
+	// weighsNoLess is the share of another call's weight from which on a call counts as no
+	// lighter than it, because estimates of tokens are rough.
 	weighsNoLess = 0.5
-	// The first wait of a job that is singled out. Each is twice the one before.
+	// singledOutWait is the first wait of a job that is singled out. Each further wait is
+	// twice the one before.
 	singledOutWait = time.Second
 )
 
@@ -48,13 +49,13 @@ type refused struct {
 	retried            bool   // the latest call was a retry
 }
 
-// refusals is what is known of the refusals of one job at its server. The zero value is
-// that its last attempt was not refused.
+// refusals is what is known of the refusals of one job at its server. It is the zero value
+// if the last attempt of the job was not refused.
 type refusals struct {
 	run    int   // refusals in a row
 	weight int64 // of its calls
 
-	// What refused.accepted and rejected were when the run began.
+	// These are refused.accepted and refused.rejected as they were when the run began.
 	accepted, rejected int
 
 	since        uint64 // the latest call that went before the last refusal that counted

@@ -15,12 +15,12 @@ const alikeFirst, alikeLater = several, 50
 
 // alike is what suggests that the settings are wrong.
 type alike struct {
-	// Before the first success.
+	// These count until the first success.
 	first string // the error that all jobs met
 	err   error  // the latest of them
 	jobs  int    // groups of jobs with doubt.alike
 	mixed bool   // jobs have met different errors, so the settings are not the cause
-	// After it.
+	// run counts from then on.
 	run run
 }
 
@@ -58,8 +58,8 @@ func (s *Server) SettingsSuspected() bool {
 }
 
 // BlamesSettings returns the error that all jobs have met if the settings are to blame,
-// now that no call is in flight; else nil. In the first case no failure in doubt counts
-// against its job.
+// now that no call is in flight. Then no failure in doubt counts against its job.
+// Otherwise it returns nil.
 func (s *Server) BlamesSettings() error {
 	if !s.SettingsSuspected() || len(s.inFlight) > 0 {
 		return nil

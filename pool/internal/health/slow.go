@@ -9,21 +9,22 @@ import (
 // success never gets long. It shows in how many attempts the server lets in while jobs
 // wait, compared with the usual rate.
 const (
-	// A server is slow with less than this share of its usual rate. A limit that moves
-	// between 20 and 5 a second, and a few more clients of the same server, are normal
-	// and leave more.
+	// slowShare is the share of its usual rate below which a server is slow. A limit that
+	// moves between 20 and 5 a second, and a few more clients of the same server, are
+	// normal and leave more.
 	slowShare = 0.25
-	// The rate is measured in parts of Config.SlowAfter, so that slowness is noticed
-	// before it is over, and in as long as slowAttempts attempts usually take, so that a
-	// few that come late make no difference.
+	// slowParts and slowAttempts say how often the rate is measured: in parts of
+	// Config.SlowAfter, so that slowness is noticed before it is over, and in as long as
+	// slowAttempts attempts usually take, so that a few that come late make no
+	// difference.
 	slowParts    = 4
 	slowAttempts = 8
-	// No rate is usual before it was measured for so long: a bucket that holds the
-	// attempts of a minute at first lets in many times its rate.
+	// usualLeast is how long a rate is measured until it is the usual one: a bucket that
+	// holds the attempts of a minute at first lets in many times its rate.
 	usualLeast = 20 * time.Second
-	// The usual rate is an average over so long. While the server is slow it is not
-	// measured, but halves in that time. For example, a tenth of it is the new normal
-	// after 80 minutes.
+	// usualFor is the time over which the usual rate is an average. While the server is
+	// slow it is not measured, but halves in that time. For example, a tenth of it is the
+	// new normal after 80 minutes.
 	usualFor = time.Hour
 )
 
