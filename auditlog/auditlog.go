@@ -102,7 +102,7 @@ func (p *Partition) UnmarshalJSON(data []byte) error {
 
 // Usage counts the tokens of one call, or of all calls of a row, as the server reported
 // them. A nil *Usage is written as null: nothing was reported. So are the fields that are
-// nil, unless stated otherwise.
+// nil, unless their own comments say otherwise.
 type Usage struct {
 	// PromptTokens counts all tokens read, cached ones included.
 	PromptTokens int64 `event:"prompt_tokens"`
@@ -117,7 +117,7 @@ type Usage struct {
 	// nil, and left out of the event, where the server did not report it.
 	CacheWriteTokens *int64 `event:"cache_write_tokens,omit"`
 	// CacheWrite1hTokens is the part of CacheWriteTokens that is kept for an hour. It is
-	// left out like it.
+	// nil, and left out of the event, where the server did not report it.
 	CacheWrite1hTokens *int64 `event:"cache_write_1h_tokens,omit"`
 	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. It is
 	// nil if the server did not report it.

@@ -8,7 +8,7 @@ type BatchPhase string
 const (
 	// BatchIntent is recorded before a batch is submitted: its rows are decided.
 	BatchIntent BatchPhase = "intent"
-	// BatchSubmitted says that the provider has it.
+	// BatchSubmitted says that the provider has the batch.
 	BatchSubmitted BatchPhase = "submitted"
 	// BatchAdopted says that a batch was found at the provider whose submission was in
 	// doubt.
@@ -39,11 +39,11 @@ type Batch struct {
 	Phase BatchPhase `event:"phase"`
 	// Token is the stage's own name of the batch.
 	Token string `event:"token,null"`
-	// BatchID is the provider's name of it.
+	// BatchID is the provider's name of the batch.
 	BatchID string `event:"batch_id,null"`
-	// Provider is the one called.
+	// Provider is the provider that has the batch.
 	Provider string `event:"provider,null"`
-	// Model is the one called.
+	// Model is the model that answers its rows.
 	Model string `event:"model,null"`
 	// Rows counts the rows of the batch as it was submitted.
 	Rows int `event:"rows"`

@@ -66,9 +66,9 @@ type Call struct {
 	// Unused is set, with Lane, where no row takes the answer: its row went live before
 	// the answer came. It was billed all the same. CallIndex is then 0.
 	Unused bool `event:"unused,omit"`
-	// Provider is the one called.
+	// Provider is the provider that was called.
 	Provider string `event:"provider,null"`
-	// Model is the one called.
+	// Model is the model that was called.
 	Model string `event:"model,null"`
 	// Status is how the call ended.
 	Status CallStatus `event:"status"`
@@ -93,7 +93,7 @@ type Call struct {
 	// RequestHash is the SHA-256, in hex, of the request's body as it went over the wire,
 	// secrets aside. It is taken before Request is left out or cut.
 	RequestHash string `event:"request_hash,null"`
-	// ResponseHash is the same of the reply's body.
+	// ResponseHash is the SHA-256 of the reply's body, taken in the same way.
 	ResponseHash string `event:"response_hash,null"`
 	// Request is the body that was sent. A body that is JSON becomes part of the event,
 	// its bytes kept. Any other is written as a string, bad UTF-8 replaced. [Decode]

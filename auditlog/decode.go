@@ -26,7 +26,7 @@ type Event struct {
 	Kind Kind
 	// Header is the header of the event, for readers who need no more.
 	Header
-	// Call, Row, Run and Batch: exactly one is not nil.
+	// Exactly one of Call, Row, Run and Batch is not nil.
 	Call  *Call
 	Row   *Row
 	Run   *Run

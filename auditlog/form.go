@@ -253,7 +253,7 @@ func appendFloat(dst []byte, f float64) []byte {
 		return strconv.AppendFloat(dst, f, 'f', -1, 64)
 	}
 	dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
-	if n := len(dst); dst[n-4] == 'e' && dst[n-2] == '0' { // e-09 is e-9
+	if n := len(dst); dst[n-4] == 'e' && dst[n-2] == '0' { // e-09 becomes e-9
 		dst[n-2] = dst[n-1]
 		dst = dst[:n-1]
 	}

@@ -14,7 +14,7 @@ type Pace struct {
 	CallsS float64 `event:"calls_s" json:"calls_s"`
 	// ElapsedS is the time that passed, in seconds.
 	ElapsedS float64 `event:"elapsed_s" json:"elapsed_s"`
-	// Speedup is CallsS by ElapsedS.
+	// Speedup is CallsS divided by ElapsedS.
 	Speedup float64 `event:"speedup" json:"speedup"`
 	// Utilisation is the share of the pool's slots that was in use, from 0 to 1.
 	Utilisation float64 `event:"utilisation" json:"utilisation"`
@@ -50,7 +50,7 @@ func (p Pace) Gain(slots int) string {
 		p.Speedup, tenths(p.CallsS), tenths(p.ElapsedS), 100*p.Utilisation, of, tenths(p.ThrottledS))
 }
 
-// tenths is a time in seconds, to a tenth of a second.
+// tenths returns a time in seconds as a duration, rounded to a tenth of a second.
 func tenths(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond)
 }

@@ -30,9 +30,9 @@ type Row struct {
 	Owner string `event:"owner,null"`
 	// Sequence is the row's sequence in the input stream.
 	Sequence uint64 `event:"sequence"`
-	// SubmitIndex is its place among the rows taken in this term, from 0.
+	// SubmitIndex is the row's place among the rows taken in this term, from 0.
 	SubmitIndex uint64 `event:"submit_index"`
-	// CompleteIndex is its place among the rows completed in this term, from 0.
+	// CompleteIndex is the row's place among the rows completed in this term, from 0.
 	CompleteIndex uint64 `event:"complete_index"`
 	// Status is [RowSuccess] or [RowError].
 	Status string `event:"status"`
@@ -42,8 +42,8 @@ type Row struct {
 	Attempts int `event:"attempts"`
 	// CapacityRetries counts the calls that met a capacity error.
 	CapacityRetries int `event:"capacity_retries"`
-	// Errors is the failed attempts, oldest first, also when the row succeeded in the
-	// end. The last one of a row that failed is why. It is never null in JSON.
+	// Errors are the failed attempts, oldest first, also when the row succeeded in the
+	// end. If the row failed, the last one says why. It is never null in JSON.
 	Errors []AttemptError `event:"errors"`
 	// QueuedAt is when the row was taken.
 	QueuedAt time.Time `event:"queued_at,null"`
@@ -71,15 +71,16 @@ type Row struct {
 	// Key is the row's key where results are in order by key, and nil elsewhere. A row
 	// without a key has the empty one.
 	Key *string `event:"order_key,omit"`
-	// EarlierCalls says of each element of the row whose calls are not all of Owner which
-	// calls its reply is from. All other calls that the event counts are of Owner.
+	// EarlierCalls lists the elements of the row whose calls were not all made in the term
+	// of Owner, and says which calls the reply to each is from. All other calls that the
+	// event counts were made in that term.
 	EarlierCalls []TermCalls `event:"earlier_calls,omit"`
-	// CallsHash is the hash of the call events that the event counts, in hexadecimal: of
-	// 32 zeros and the SHA-256 of the first one as recorded, then with each further one, in
-	// the order in which they were made, of the hash so far and the SHA-256 of that event.
-	// Of a row that fans out, the hashes of the elements with calls take the place of the
-	// calls, in the order of the elements. It is empty where no call counts, or where an
-	// earlier version has kept the reply.
+	// CallsHash is the hash of the call events that the event counts, in hexadecimal. It
+	// begins with 32 zero bytes. Each call, in the order in which they were made, makes it
+	// the SHA-256 of the hash so far followed by the SHA-256 of the call's event as it was
+	// recorded. In a row that fans out, the hashes of the elements with calls take the place
+	// of the calls, in the order of the elements. It is empty where no call counts, or where
+	// an earlier version has kept the reply.
 	CallsHash string `event:"calls_hash,omit"`
 	// Salt is random. Without it, whoever has the hash of an erased row could try out
 	// which row it was. It is empty in an entry of the journal.
@@ -103,26 +104,26 @@ type TermCalls struct {
 	Items []ItemCalls `event:"items"`
 }
 
-// ItemCalls says which calls a reply to an element of a row is from: so many, one after
-// the other in one process.
+// ItemCalls says which calls a reply to an element of a row is from: as many as Calls says,
+// up to the one with CallIndex, one after the other in one process.
 type ItemCalls struct {
 	// Item is the element, from 0.
 	Item int `event:"item"`
 	// CallIndex is the [Call.CallIndex] of the last call, in its term.
 	CallIndex int `event:"call_index"`
-	// Calls counts all of them, those in earlier terms of the process included.
+	// Calls counts these calls. Some may have been made in earlier terms of the process.
 	Calls int `event:"calls"`
 }
 
 // AttemptError is one failed attempt at a row.
 type AttemptError struct {
-	// Attempt counts the row's calls, from 1. With 0 it is no attempt, but why the row
-	// failed all the same, as of a template that could not be rendered.
+	// Attempt counts the row's calls, from 1. It is 0 where the row failed without an
+	// attempt, for example because its template could not be rendered.
 	Attempt int `event:"attempt"`
 	// Item is which element of the row was called for, from 0. It is nil where the call
 	// was for the whole row.
 	Item *int `event:"item,omit"`
-	// Provider is the one called.
+	// Provider is the provider that was called.
 	Provider string `event:"provider,null"`
 	// Class is "capacity", "transient", "permanent" or "fatal".
 	Class string `event:"class,null"`

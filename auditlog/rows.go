@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// EachRow goes through the rows that the call was for: the call itself, where it was for
-// one row, and else a copy for each of its Rows, with the StateID, Sequence, Item, Owner
-// and CallIndex of the row and its part of the usage. A row that the call has several elements
-// of comes as often.
+// EachRow goes through the rows that the call was for. If it was for one row, that is the
+// call itself. Otherwise it is a copy for each of its Rows, with the StateID, Sequence,
+// Item, Owner and CallIndex of the row and its part of the usage. A row with several
+// elements in the call comes once for each element.
 func (c *Call) EachRow() iter.Seq[*Call] {
 	return func(yield func(*Call) bool) {
 		if len(c.Rows) == 0 {
@@ -42,9 +42,8 @@ func (c *Call) EachRow() iter.Seq[*Call] {
 	}
 }
 
-// UsageOf returns the part of the usage that one of Rows has, by its index: RowTokens, and
-// the same share of the cost. Embeddings use prompt tokens alone, so the part has no
-// others.
+// UsageOf returns the part of the usage that belongs to Rows[row]: its RowTokens, and the
+// same share of the cost. Embeddings use prompt tokens alone, so the part has no others.
 func (c *Call) UsageOf(row int) *Usage {
 	if c.Usage == nil || row >= len(c.RowTokens) {
 		return nil
@@ -57,9 +56,9 @@ func (c *Call) UsageOf(row int) *Usage {
 	return part
 }
 
-// Share is the part of a call's cost that one of so many texts has: as large as its part of
-// the tokens, or an equal one where there are no tokens. For example, a text with 30 of 120
-// tokens has a quarter.
+// Share returns the part of a call's cost that belongs to a text with so many of all tokens.
+// For example, a text with 30 of 120 tokens has a quarter. Where there are no tokens, each
+// of the texts has an equal part.
 func Share(tokens, all int64, texts int) float64 {
 	if all == 0 {
 		return 1 / float64(texts)

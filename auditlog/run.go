@@ -22,8 +22,8 @@ const (
 	// it did.
 	PhaseControl Phase = "control"
 	// PhaseJoined, PhaseLeads and PhaseAlone are the process's part in the budget that it
-	// shares for one provider: it goes by the plan of another process, makes the plan, or
-	// hears nobody and goes by its own throttle. They carry the budget.
+	// shares for one provider: it follows the plan of another process, makes the plan, or
+	// hears nobody and follows its own throttle. They carry the budget.
 	PhaseJoined Phase = "joined"
 	PhaseLeads  Phase = "leads"
 	PhaseAlone  Phase = "alone"
@@ -95,17 +95,17 @@ type Summary struct {
 	// empty for a throttle that measures nothing.
 	Belief string `event:"belief,omit"`
 	Pace
-	// Usage is by provider and model. It is never null in JSON.
+	// Usage lists the calls and usage by provider and model. It is never null in JSON.
 	Usage []ModelTotals `event:"usage"`
-	// Total is over all of them.
+	// Total sums up all entries of Usage.
 	Total Totals `event:"total"`
 }
 
 // ModelTotals are the calls and usage of one model of one provider.
 type ModelTotals struct {
-	// Provider is the one called.
+	// Provider is the provider that was called.
 	Provider string `event:"provider,null"`
-	// Model is the one called.
+	// Model is the model that was called.
 	Model string `event:"model,null"`
 	Totals
 }

@@ -75,7 +75,8 @@ func (u *Usage) Add(other *Usage) {
 	*u.CostUSD += *other.CostUSD
 }
 
-// addKnown adds b to a as far as they are known. a may be changed.
+// addKnown returns the sum of two numbers, of which a nil one is unknown and adds nothing.
+// It may change a.
 func addKnown(a, b *int64) *int64 {
 	if a == nil || b == nil {
 		return cmp.Or(a, clone(b))
@@ -84,7 +85,7 @@ func addKnown(a, b *int64) *int64 {
 	return a
 }
 
-// Clone returns a copy that shares nothing with u; nil for nil.
+// Clone returns a copy that shares nothing with u. It returns nil for nil.
 func (u *Usage) Clone() *Usage {
 	u = clone(u)
 	if u != nil {
@@ -101,7 +102,7 @@ func clone[T any](p *T) *T {
 	return new(*p)
 }
 
-// Tokens formats the tokens in and out in a few characters; a dash where nothing was
+// Tokens formats the tokens in and out in a few characters. It is a dash where nothing was
 // reported.
 func (u *Usage) Tokens() string {
 	if u == nil {

@@ -22,9 +22,9 @@ const (
 	nextLooks = 16
 )
 
-// Park parks a row that is held and not complete; note is for [Buffer.Away]. With near it
-// comes back when its turn is near, because it has been answered; without, its owner
-// recalls it. Park returns [ErrNotOpen], [ErrCompleted], or [ErrFull] where
+// Park parks a row that is held and not complete. [Buffer.Away] returns the note. With
+// near the row comes back when its turn is near, because it has been answered. Without
+// near its owner recalls it. Park returns [ErrNotOpen], [ErrCompleted], or [ErrFull] where
 // [Limits.Parked] rows are parked.
 func (b *Buffer[T]) Park(seq uint64, note T, near bool) error {
 	s, err := b.findOpen("park", seq)
@@ -186,7 +186,7 @@ func (b *Buffer[T]) comeBack(s int32) {
 
 // Return opens a row that has come back, and returns its submit index. Rows of one key
 // that were set aside return in stream order: [ErrOutOfOrder] is returned for one before
-// its turn. next is the one whose turn it is now, and 0 where none is coming back.
+// its turn. next is the row whose turn it is now, or 0 if none is coming back.
 func (b *Buffer[T]) Return(seq uint64) (submitIndex, next uint64, err error) {
 	s, err := b.leaveAway(seq)
 	if err != nil {

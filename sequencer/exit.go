@@ -1,14 +1,15 @@
 package sequencer
 
-// exit is the rows that are ready, in the order in which they leave. All releases are
-// numbered, so a row knows the number that it leaves with as soon as it is ready. From
-// that [Buffer.Marks] tells which rows have left after a given release.
+// exit holds the rows that are ready, in the order in which they leave. All releases are
+// numbered, and a row has the number of its release as soon as it is ready. From that
+// [Buffer.Marks] finds which rows have left after a given release.
 type exit struct {
 	rows     ring[int32] // their slots
 	released uint32      // rows that have left, modulo 2^32
 }
 
-// push adds a row and returns the number of its release. Limit is as in ring.
+// push adds a row and returns the number of its release. The limit is the one of
+// [ring.push].
 func (x *exit) push(s int32, limit int) uint32 {
 	x.rows.push(s, limit)
 	return x.number(x.rows.count - 1)

@@ -5,14 +5,14 @@ import (
 	"sort"
 )
 
-// Mark says how far the rows of the input are finished: all up to Low, and Ahead others
-// above it.
+// Mark says how far the rows of the input are finished: all rows up to Low are, and as many
+// above it as Ahead says.
 type Mark struct {
 	Low   uint64
 	Ahead int
 }
 
-// line is the rows above the low-water mark in stream order, of all keys.
+// line holds the rows above the low-water mark, of all keys, in stream order.
 type line struct {
 	// places are the rows that have entered. The first one is never finished: it would be
 	// below the mark.
@@ -22,7 +22,7 @@ type line struct {
 	// finished counts the places whose rows are finished.
 	finished int
 	// known are rows finished in an earlier life that have not come again, in rising
-	// order. All lie above the last place.
+	// order. All of them lie above the last place.
 	known []uint64
 }
 

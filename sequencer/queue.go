@@ -85,7 +85,7 @@ func (k *queues) complete(number int32) {
 	q.complete++
 }
 
-// ready ends that.
+// ready uncounts a complete row of a key, which no longer waits.
 func (k *queues) ready(number int32) {
 	q := k.at(number)
 	q.complete--

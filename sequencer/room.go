@@ -27,11 +27,11 @@ type room struct {
 	bytes     int64 // the weight of those
 	completed int   // those of them with their values
 
-	// Those of the completed rows that wait for others of their keys.
+	// These count the completed rows that wait for others of their keys.
 	waiting      int
 	waitingBytes int64
 
-	// Rows that are coming back.
+	// These count the rows that are coming back.
 	returning      int
 	returningBytes int64
 }
@@ -78,18 +78,18 @@ func (r *room) comeBack(bytes int) {
 	r.returningBytes += int64(bytes)
 }
 
-// arrive ends that. The row is held from then on, or it is dropped.
+// arrive takes out a row that was coming back. It is held from then on, or dropped.
 func (r *room) arrive(bytes int) {
 	r.returning--
 	r.returningBytes -= int64(bytes)
 }
 
-// rows is how many rows take room: those held and those coming back.
+// rows returns how many rows take room, because they are held or coming back.
 func (r *room) rows() int { return r.held + r.returning }
 
-// weight is what counts against the bytes of the buffer. The weight of a value shows late:
-// where those that wait have come to more than half of the bytes of a shared buffer, they
-// leave the other half to other keys all the same.
+// weight returns what counts against the bytes of the buffer. The weight of a value shows
+// late. If complete rows that wait have come to more than half of the bytes of a shared
+// buffer, they count as half of them, so that other keys have the other half all the same.
 func (r *room) weight() int64 {
 	bytes := r.bytes + r.returningBytes
 	if r.limits.Shared {
@@ -117,7 +117,7 @@ func (r *room) crowded() bool {
 		(crowdedPart*r.waiting >= r.limits.Rows || crowdedPart*r.waitingBytes >= r.limits.Bytes)
 }
 
-// reserve is what is kept for keys without a row.
+// reserve returns the rows and bytes that are kept for keys without a row.
 func (r *room) reserve() (rows int, bytes int64) {
 	if !r.limits.Shared {
 		return 0, 0
@@ -142,7 +142,7 @@ func (r *room) left() (rows int, bytes int64) {
 	return rows, bytes
 }
 
-// Room returns how many more rows should be taken, their bytes aside.
+// Room returns how many more rows should be taken, whatever they weigh.
 func (b *Buffer[T]) Room() int {
 	rows, _ := b.room.left()
 	return max(0, min(rows, b.limits.Span-b.line.places.count))
@@ -178,10 +178,10 @@ func (b *Buffer[T]) Outside(key Key, bytes int) bool {
 
 // mayReturn reports whether a row that is away has room to come back.
 //
-// Where there is none, a row may come back that everything waits for: the oldest row of
-// all; or the first row of a key, once all rows held are complete and wait, and no row is
-// coming back already. Otherwise a full window could wait for ever for a row that has no
-// room. It exceeds the limits by two rows at most.
+// A row that everything waits for may come back even without room. That is the oldest row
+// of all. It is also the first row of a key, once all rows held are complete and wait, and
+// no row is coming back already. Otherwise a full window could wait for ever for a row that
+// has no room. The limits are exceeded by two rows at most.
 //
 // Where many keys share the buffer, a row that waits for others of its key takes no room
 // from keys that don't wait, by the rules of [Buffer.Outside].

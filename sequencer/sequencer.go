@@ -101,7 +101,7 @@ func (l Limits) validate() error {
 	return errors.Join(problems...)
 }
 
-// Key says which rows wait for each other: those with equal keys. The zero Key is a key
+// Key says which rows wait for each other: rows with equal keys do. The zero Key is a key
 // like any other, so rows that all have it are in stream order.
 type Key struct {
 	Name string
@@ -140,7 +140,7 @@ type Buffer[T any] struct {
 	exit   exit     // the rows that are ready
 	room   room     // what all that takes of the limits
 
-	// The rows that are away, including those that are coming back.
+	// These count the rows that are away. The first includes those that are coming back.
 	away   int
 	parked int // by Park, and not coming back
 	aside  int // by SetAside
@@ -195,7 +195,7 @@ func (b *Buffer[T]) Open(seq uint64, key Key, bytes int) (submitIndex uint64, er
 	return b.submitIndex - 1, nil
 }
 
-// mayEnter returns why a row may not enter, its room aside.
+// mayEnter returns why a row may not enter, or nil. It does not look at the room.
 func (b *Buffer[T]) mayEnter(what string, seq uint64, bytes int) error {
 	mustWeigh(bytes)
 	if last := b.line.last(); seq <= last {
@@ -399,9 +399,8 @@ func (b *Buffer[T]) WaitsFor(seq uint64) (before uint64, ok bool) {
 	return before, before != seq
 }
 
-// First returns the row of a key that the others of the key wait for; ok is false where
-// there is none, and for a key that is [Key.Own]. waits says whether complete rows wait
-// for it.
+// First returns the row of a key that the others of the key wait for, and whether complete
+// rows wait for it. ok is false where there is no such row, and for a key that is [Key.Own].
 func (b *Buffer[T]) First(key Key) (seq uint64, waits, ok bool) {
 	number, ok := b.keys.find(key)
 	if !ok {
@@ -443,8 +442,8 @@ func (b *Buffer[T]) Bytes() int64 { return b.room.bytes }
 // keys.
 func (b *Buffer[T]) WaitingBytes() int64 { return b.room.waitingBytes }
 
-// Head returns the oldest row that is not finished, held or away; ok is false when there
-// is none.
+// Head returns the oldest row that is not finished. It is held or away. ok is false when
+// there is none.
 func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	if b.line.places.count == 0 {
 		return 0, false

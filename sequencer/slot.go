@@ -22,7 +22,7 @@ const (
 
 func (s state) isAway() bool { return s >= parked }
 
-// leaves reports whether the first row of a queue leaves it.
+// leaves reports whether a row in this state leaves its queue once it is the first.
 func (s state) leaves() bool { return s == complete || s == dropped }
 
 // slot is a row that is held or away. It is in the queue of its key until it is ready.
