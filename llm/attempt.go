@@ -32,10 +32,10 @@ type Exchange struct {
 	// most 64 KiB for an error status or a reply over the bound. In both "[redacted]"
 	// stands for each secret, or null for a number of the response that holds one.
 	Request, Response []byte
-	// Reply is what the model answered. Nil where no body with a 2xx status
-	// could be read. Beside an error only its Usage is of use.
+	// Reply is what the model answered. It is nil where no body with a 2xx status could be
+	// read. Beside an error only its Usage is of use.
 	Reply *Reply
-	// Wait is what the server reported about when to retry. Zero on success.
+	// Wait is what the server reported about when to retry. It is zero on success.
 	Wait
 
 	login      int // number of the one in use when the call was made, or its reply read
@@ -190,7 +190,7 @@ type attempt struct {
 	sending
 }
 
-// sending is what one attempt sends, and how far it got. Safe for concurrent use: the
+// sending is what one attempt sends, and how far it got. It is safe for concurrent use: the
 // transport's goroutines have it, and may outlive the attempt.
 type sending struct {
 	content  []byte
@@ -229,7 +229,7 @@ func (c *Client) attempt(ctx context.Context, p *Prepared, login *login, a *atte
 		o.Progress = progress(s.progress.Load())
 		a.Sent = o.Progress&stepSent != 0
 	}()
-	// The transport itself, not http.Client: it follows no redirect.
+	// The transport is used, and not an http.Client, because it follows no redirect.
 	req := s.request(ctx, p, login)
 	var err error
 	if a.credential, err = c.authorize(req, s.content); err != nil {
@@ -330,8 +330,8 @@ func readBounded(r io.Reader, size, limit int64) ([]byte, error) {
 	}
 }
 
-// redactReply removes secrets from what the model answered. cut: its text ends before its
-// end.
+// redactReply removes secrets from what the model answered. With cut, the text of the
+// answer is not complete.
 func (c *Client) redactReply(r *Reply, cut bool) {
 	if r == nil {
 		return

@@ -49,20 +49,21 @@ type BatchConfig struct {
 	MaxPrompts int
 	// RPM is the maximum of calls within any minute by provider, over all requests of the
 	// Batch, evenly spread: with 60 one may start each second. A call counts until a
-	// minute after its end. A call beyond the limit waits. 0, or no entry: no limit.
+	// minute after its end. A call beyond the limit waits. A provider with 0, or without an
+	// entry, has no limit.
 	RPM map[string]int
 	// Retry bounds the attempts at a prompt. Capacity errors count too, and the wait is
 	// at least what the server asked for in Retry-After. A server that asks for more than
 	// MaxDelay is not called again.
 	Retry BatchRetry
 	// MaxContentBytes bounds the sum of all answers: beyond it no further call
-	// starts and [Batch.Do] returns a [*BatchReplyTooLargeError]. 0: no bound.
+	// starts and [Batch.Do] returns a [*BatchReplyTooLargeError]. 0 means no bound.
 	MaxContentBytes int
 	// Request is what all requests have in common. Its Model, Context and Prompt are
 	// replaced.
 	Request Request
-	// Rand draws the jitter, uniform in [0, 1). It must be safe for concurrent use. Nil:
-	// math/rand/v2.
+	// Rand draws the jitter, uniform in [0, 1). It must be safe for concurrent use. The
+	// default is the generator of math/rand/v2.
 	Rand func() float64
 }
 
@@ -124,13 +125,13 @@ type BatchRetry = retry.Config
 type BatchRequest struct {
 	// Prompts are sent one by one, at least one.
 	Prompts []string `json:"prompts"`
-	// Contexts are sent as a user message before the prompt of the same place.
-	// Nil: none; a nil or empty element: none for that prompt.
+	// Contexts are sent as user messages, each before the prompt of the same place. A
+	// prompt whose context is nil or empty has none. Without Contexts no prompt has one.
 	Contexts []*string `json:"contexts,omitempty"`
 	// MaxParallel is the maximum of calls in flight, clamped to between 1 and
-	// [BatchConfig.ParallelLimit]. 0: [BatchConfig.MaxParallel].
+	// [BatchConfig.ParallelLimit]. The default is [BatchConfig.MaxParallel].
 	MaxParallel int `json:"max_parallel,omitempty"`
-	// Model is used instead of the caller's own; empty means the caller's.
+	// Model is the model to call. The default is the caller's own.
 	Model string `json:"model,omitempty"`
 }
 
@@ -266,7 +267,7 @@ const (
 type BatchReply struct {
 	// Results are in the order of the prompts, one for each.
 	Results []BatchResult `json:"results"`
-	// TotalTokens sums the reported tokens, of failed attempts too. Nil: none were
+	// TotalTokens sums the reported tokens, of failed attempts too. It is nil if none were
 	// reported.
 	TotalTokens *BatchTokens `json:"total_tokens"`
 	// TotalTimeMS is the time from the start to the last result, in milliseconds.

@@ -13,7 +13,7 @@ import (
 // blocks of a single message.
 type converseWriter struct {
 	dst  []byte
-	role string // of the message that is open; empty: none is
+	role string // of the message that is open; empty while none is
 }
 
 // appendConversation appends the messages after the system prompt: the context, the

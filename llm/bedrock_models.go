@@ -14,8 +14,8 @@ type bedrockModel struct {
 	dialect schema.Dialect
 	// levels are the reasoning efforts that it knows.
 	levels []string
-	// effort appends the object of additionalModelRequestFields for an effort. Nil:
-	// Converse has a member for it.
+	// effort appends the object of additionalModelRequestFields for an effort. It is nil
+	// where Converse has a member for it.
 	effort func(dst []byte, effort string) []byte
 }
 

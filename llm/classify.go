@@ -17,21 +17,21 @@ import (
 // ending is all that an attempt is judged by, in terms that every wire format shares.
 // Its zero value means nothing; a usable reply with status 200 is ending{Status: 200}.
 type ending struct {
-	// Err is why no complete reply arrived. Nil: one did.
+	// Err is why no complete reply arrived. It is nil if one did.
 	Err error
-	// Progress is how far the attempt got. Only read where no reply arrived.
+	// Progress is how far the attempt got. It is only read where no reply arrived.
 	Progress progress
 	// Status is the HTTP status. It is 0 if none arrived.
 	Status int
-	// URL is where the request went. Nil: not known.
+	// URL is where the request went. It is nil if that is not known.
 	URL *url.URL
-	// Header holds the reply's headers. May be nil.
+	// Header holds the reply's headers. It may be nil.
 	Header http.Header
 	// Form is what the body was.
 	Form form
-	// Problem says what is wrong with a malformed body. Nil: nothing more is known.
+	// Problem says what is wrong with a malformed body. It is nil if nothing more is known.
 	Problem error
-	// Fault is the error object in the body. Nil: there was none.
+	// Fault is the error object in the body. It is nil if there was none.
 	Fault *fault
 	// Finish is why the model stopped.
 	Finish finish
@@ -101,7 +101,8 @@ const (
 	finishLength         // at the token limit or the end of the context window
 	finishFilter         // stopped by a content filter
 	finishRefusal        // the model refused
-	// Ended early for any other reason, or for none; another attempt may end naturally.
+	// finishUnfinished is an early end for any other reason, or for none. Another attempt
+	// may end naturally.
 	finishUnfinished
 	finishDeadEnd // ended early for a reason in the request, so every attempt ends there
 )
@@ -168,8 +169,8 @@ func judgeReply(o *ending) judgement {
 			class: Transient, reason: ReasonInvalidJSONResponse, origin: OfServer, general: true,
 		}
 	case formNotUTF8:
-		// Damaged on its way, as one that is cut: the model's server writes JSON, which
-		// is UTF-8.
+		// The body was damaged on its way, as a truncated one was: the model's server
+		// writes JSON, which is UTF-8.
 		return judgement{
 			class: Transient, reason: ReasonMalformedResponse, origin: OfServer, general: true,
 		}

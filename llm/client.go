@@ -47,16 +47,16 @@ type Client struct {
 // value of a field is its default, except where it is required.
 type ProviderConfig struct {
 	// BaseURL replaces the provider's own address: http or https, without credentials,
-	// query or fragment. Required for "azure" (https://NAME.openai.azure.com) and "mock".
-	// For "openai" it may be any compatible server, with its version:
+	// query or fragment. It is required for "azure" (https://NAME.openai.azure.com) and
+	// "mock". For "openai" it may be any compatible server, with its version:
 	// http://localhost:11434/v1.
 	BaseURL string
-	// APIKey is the credential. Required at the provider's own address and for "azure".
-	// Empty: none is sent.
+	// APIKey is the credential. It is required at the provider's own address and for
+	// "azure". If it is empty, none is sent.
 	APIKey redact.Secret `json:"-"`
-	// Auth authorises the calls in place of an APIKey. Nil: nothing does but the key.
+	// Auth authorises the calls in place of an APIKey. It is nil where a key does.
 	Auth Authorizer `json:"-"`
-	// Task is [TaskChat] or [TaskEmbed]. Default [TaskChat].
+	// Task is [TaskChat] or [TaskEmbed]. The default is [TaskChat].
 	Task string
 	// Vectors is what [TaskEmbed] should answer with.
 	Vectors VectorFormat
@@ -65,14 +65,15 @@ type ProviderConfig struct {
 	// ExtraHeaders is a JSON object of strings, sent as headers with each request, in
 	// place of the client's own of the same names. The names of the connection and the
 	// body's (Host, Content-Length, Content-Type, ...) are refused, and with an APIKey
-	// the name that carries it. See [ValidateExtraHeaders]. None by default.
+	// the name that carries it. See [ValidateExtraHeaders]. If it is empty, none are sent.
 	ExtraHeaders redact.Secret `json:"-"`
 	// Redactor knows the secrets that servers may repeat: nothing that [Client.Do]
 	// returns holds one. The client adds APIKey, ExtraHeaders (but for well-known headers
-	// without secrets) and the credentials of the proxy. Nil: the client makes its own.
+	// without secrets) and the credentials of the proxy. Without a Redactor the client
+	// makes one of its own.
 	Redactor *redact.Redactor `json:"-"`
-	// Model is called where the request names none; for "azure" the name of the
-	// deployment. Required, except for "mock".
+	// Model is called where the request names none. For "azure" it is the name of the
+	// deployment. It is required, except for "mock".
 	Model string
 	// AzureAPIVersion, such as 2024-10-21, chooses Azure's dated path. Without it,
 	// requests take the v1 path.
@@ -81,20 +82,20 @@ type ProviderConfig struct {
 	// certificate. Without it, only the system's are.
 	CAFile string
 	// Concurrency is the most calls in flight: further ones wait for a connection, within
-	// their time-out. Default 64.
+	// their time-out. The default is 64.
 	Concurrency int
-	// Timeout bounds one attempt, connecting included. Default 120s.
+	// Timeout bounds one attempt, connecting included. The default is 120 s.
 	Timeout time.Duration
 	// MaxReplyBytes bounds the body of a reply after decompression. A reply with vectors
-	// may have as many for each 64 texts, or part of them. Default 8 MiB, which has room for
-	// 64 vectors of 5,000 numbers of 26 bytes.
+	// may have as many for each 64 texts, or part of them. The default is 8 MiB, which has
+	// room for 64 vectors of 5,000 numbers of 26 bytes.
 	MaxReplyBytes int64
 	// AcceptTruncated takes replies that end at the token limit as success.
 	AcceptTruncated bool
-	// Control is called with each new socket before it is connected, see [net.Dialer]; an
-	// error fails the call. Nil: none. Not used with DialContext.
+	// Control is called with each new socket before it is connected, see [net.Dialer]. An
+	// error fails the call. It may be nil, and is not used with DialContext.
 	Control func(network, address string, conn syscall.RawConn) error
-	// DialContext opens connections. Nil: TCP.
+	// DialContext opens connections. The default opens TCP connections.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -265,8 +266,8 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		}
 		dial = dialer.DialContext
 	}
-	// HTTP/1.1 alone: with as many connections as calls in flight nothing waits
-	// for anything else, and a lost connection costs one call.
+	// The client speaks HTTP/1.1 alone: with as many connections as calls in flight nothing
+	// waits for anything else, and a lost connection costs one call.
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Transport{
@@ -278,9 +279,9 @@ func (c *Client) newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConns:        c.cfg.Concurrency,
 		MaxIdleConnsPerHost: c.cfg.Concurrency,
 		MaxConnsPerHost:     c.cfg.Concurrency,
-		// Half of the default: with one connection for each call in flight they are a
-		// quarter of its memory. Larger pieces bypass the buffers; a body that is read or
-		// written in one piece does so, too.
+		// The buffers have half of the default size: with one connection for each call in
+		// flight they are a quarter of its memory. Larger pieces bypass the buffers, and so
+		// does a body that is read or written in one piece.
 		ReadBufferSize:  2 << 10,
 		WriteBufferSize: 2 << 10,
 		IdleConnTimeout: idleTimeout,
@@ -377,12 +378,12 @@ type RawRequest struct {
 	URL string
 	// Header is sent in place of the client's own headers of the same names.
 	Header http.Header
-	// Body has Size bytes and is read once. Nil: none.
+	// Body has Size bytes and is read once. It is nil for a request without a body.
 	Body io.Reader
 	Size int64
 	// MaxBytes bounds the body of a reply with a 2xx status.
 	MaxBytes int64
-	// Stream leaves that body to the caller instead, however long it is.
+	// Stream leaves the body of such a reply to the caller instead, however long it is.
 	Stream bool
 }
 
@@ -522,7 +523,7 @@ func (c *Client) isOwn(u *url.URL) bool {
 	return u.Scheme == c.base.Scheme && u.Host == c.base.Host
 }
 
-// headers returns those of a request to u.
+// headers returns the headers of a request to u.
 func (c *Client) headers(r *RawRequest, u *url.URL) http.Header {
 	h := http.Header{"User-Agent": {"llm-stage"}}
 	if c.isOwn(u) {

@@ -70,7 +70,7 @@ type Message struct {
 type Part struct {
 	// Text is the part's text. It is empty where there are Media.
 	Text string
-	// Media is a picture, a document or a sound. Nil: the part is a text.
+	// Media is a picture, a document or a sound. It is nil in a part that is a text.
 	Media *Media
 }
 

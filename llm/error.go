@@ -23,14 +23,15 @@ type Class uint8
 
 // The zero Class belongs to success, and to an attempt that its caller cancelled.
 const (
-	// Capacity: the server has no room now. Slow down and try again, for as long as it
-	// takes.
+	// Capacity means that the server has no room now. Slow down and try again, for as long
+	// as it takes.
 	Capacity Class = iota + 1
-	// Transient: a passing failure. Try again a bounded number of times.
+	// Transient is a passing failure. Try again a bounded number of times.
 	Transient
-	// Permanent: this row cannot succeed. Trying again changes nothing.
+	// Permanent means that this row cannot succeed. Trying again changes nothing.
 	Permanent
-	// Fatal: no row can succeed until someone fixes the account, key, model or address.
+	// Fatal means that no row can succeed until someone fixes the account, key, model or
+	// address.
 	Fatal
 )
 
@@ -48,16 +49,17 @@ type Origin uint8
 
 // The zero Origin is OfRequest.
 const (
-	// OfRequest: the provider answered about this very request.
+	// OfRequest means that the provider answered about this very request.
 	OfRequest Origin = iota
-	// OfServer: the server is unhealthy. It answered 5xx, HTML, a cut or an empty body,
-	// or not within the time-out.
+	// OfServer means that the server is unhealthy. It answered 5xx, HTML, a cut or an empty
+	// body, or not within the time-out.
 	OfServer
-	// OfNetwork: no server was reached, or the connection broke before a byte of the
-	// reply: refused, no name, TLS cut, no connection within the time-out, reset.
+	// OfNetwork means that no server was reached, or that the connection broke before a
+	// byte of the reply arrived. For example, the connection was refused or reset, there
+	// was none within the time-out, or the name has no address.
 	OfNetwork
-	// OfHost: this machine lacks a descriptor, port, buffer, memory or route. Nothing was
-	// sent.
+	// OfHost means that this machine lacks a descriptor, port, buffer, memory or route.
+	// Nothing was sent.
 	OfHost
 )
 
@@ -100,18 +102,18 @@ func Reasons() []Reason {
 
 // The further reasons that a result of a batch may carry.
 const (
-	// ReasonRateLimited: the provider had no capacity in all attempts.
+	// ReasonRateLimited means that the provider had no capacity in any attempt.
 	ReasonRateLimited Reason = "rate_limited"
-	// ReasonCancelled: the batch ended before the prompt was answered.
+	// ReasonCancelled means that the batch ended before the prompt was answered.
 	ReasonCancelled Reason = "cancelled"
 )
 
 // Error is the one error type of calls, templates and replies: what failed, what it
 // means, and the facts that the reason promises. It never holds a credential.
 type Error struct {
-	// Provider is the client's name; empty where no provider was called.
+	// Provider is the client's name. It is empty where no provider was called.
 	Provider string
-	// Status is the HTTP status; 0 means no reply arrived.
+	// Status is the HTTP status. It is 0 if no reply arrived.
 	Status int
 	// Class is zero only when the caller cancelled the attempt.
 	Class Class
@@ -123,18 +125,18 @@ type Error struct {
 	// client has succeeded yet. The class is then Transient and the origin OfNetwork.
 	Absent bool
 	// Alike names, with class Transient or Permanent, an error that every request meets
-	// where the settings are wrong, the same name for the same verdict: "400
-	// invalid_request_error unknown_parameter", "html", "malformed_response". At most 100
-	// bytes, never any part of a message. It is empty if settings did not cause it.
+	// where the settings are wrong. The same verdict has the same name, such as "400
+	// invalid_request_error unknown_parameter", "html" or "malformed_response". It has at
+	// most 100 bytes, and no part of a message. It is empty if settings did not cause it.
 	Alike string
-	// Code and Type are the provider's own words; empty means that none were sent.
+	// Code and Type are the provider's own words. Each is empty if it was not sent.
 	Code, Type string
 	// Wait is what the server reported about when to retry.
 	Wait
 	// Facts are the further members of the result's error object, by their JSON names.
 	// Values are nil, strings, numbers, []string or json.RawMessage.
 	Facts map[string]any
-	// Err is what happened. Never nil.
+	// Err is what happened. It is never nil.
 	Err error
 }
 

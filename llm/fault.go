@@ -31,7 +31,8 @@ type fault struct {
 	Unsupported string
 	// RetryDelay is the wait that the object itself asks for (Gemini). It is 0 if there is none.
 	RetryDelay time.Duration
-	// Header holds rate-limit headers that the object repeats (OpenRouter). Nil: none.
+	// Header holds rate-limit headers that the object repeats (OpenRouter). It is nil if
+	// the object has none.
 	Header http.Header
 	// aws is set if the object names its type as AWS does.
 	aws bool
@@ -211,7 +212,7 @@ func (b *faultBody) fault() *fault {
 	f.Unsupported = b.unsupported()
 	switch {
 	case len(b.Metadata.Reasons) > len("[]") && b.Metadata.Reasons[0] == '[':
-		// OpenRouter's 403 for moderated input.
+		// This is OpenRouter's 403 for moderated input.
 		f.means = meansFiltered
 	case f.Type == "RESOURCE_EXHAUSTED" && noPrepaid(f.Message):
 		f.means = meansNoCredit
@@ -283,9 +284,9 @@ func (f *fault) readDetails(raw json.RawMessage) {
 	}
 }
 
-// Sentences. Some providers report two different things with the same status, type and
-// code, and only the sentence distinguishes them. These sentences are read, where status
-// and type match, and nothing else is.
+// Some providers report two different things with the same status, type and code, and only
+// the sentence distinguishes them. The sentences below are read, where status and type
+// match, and no others are.
 
 // disabled begins Anthropic's 400 for an organization that it has closed. The error has
 // the type of a bad request.

@@ -366,11 +366,11 @@ func chatReasoning(message []byte) string {
 		at("reasoning_details", &details), at("thinking_blocks", &blocks))
 	for _, text := range [...]string{
 		textOf(own), textOf(newer),
-		// OpenRouter.
+		// OpenRouter lists texts and summaries.
 		reasoningParts(details, "reasoning.text", "text", "reasoning.summary", "summary"),
-		// LiteLLM.
+		// LiteLLM has blocks in a member of their own.
 		reasoningParts(blocks, "thinking", "thinking"),
-		// Mistral.
+		// Mistral has them among the blocks of the content.
 		reasoningParts(content, "thinking", "thinking"),
 	} {
 		if !blank(text) {

@@ -56,7 +56,7 @@ type Request struct {
 	Tools []Tool
 	// ToolChoice says which of the tools the model calls.
 	ToolChoice ToolChoice
-	// Options are what else the request asks for. Nil: nothing.
+	// Options are what else the request asks for. It is nil for nothing else.
 	Options *Options
 	// Keep is what the [Reply] holds beside the answer. With Tools it has their calls in
 	// any case. It is not sent.
@@ -66,14 +66,15 @@ type Request struct {
 	// by member. It must pass [ValidateExtraBody]. If empty, nothing is added.
 	ExtraBody json.RawMessage
 	// Schema is the schema that the reply must satisfy. It is sent where the provider
-	// supports it; [ValidateReply] checks the reply in any case. Nil: none.
+	// supports it; [ValidateReply] checks the reply in any case. It is nil for a reply
+	// without a schema.
 	Schema *schema.Schema
 	// Rejected is the reply to an earlier attempt, and Complaint the reason why it was
 	// rejected. With a Complaint both are sent after the prompt, so that the model can
 	// correct its answer. If it is empty, neither is sent.
 	Rejected, Complaint string
 
-	// placed is told where [Wire.AppendRequest] puts media. Nil: nobody asks.
+	// placed notes where [Wire.AppendRequest] puts media. It is nil if nobody asks.
 	placed *placements
 }
 
@@ -83,7 +84,7 @@ type Reply struct {
 	// if it has several vectors.
 	Text string
 	// Vectors are the vectors of [Request.Inputs], as JSON, in the order of the texts. A
-	// single one is Text, too. Nil for other tasks than [TaskEmbed].
+	// single one is Text, too. It is nil for other tasks than [TaskEmbed].
 	Vectors []string `json:",omitempty"`
 	// Model is the model that answered, as the server reports it. It is empty if not reported.
 	Model string
@@ -111,16 +112,17 @@ type Usage struct {
 	CompletionTokens int64 `json:"completion_tokens"`
 	// TotalTokens is the server's total, or the sum of the two where it reported none.
 	TotalTokens int64 `json:"total_tokens"`
-	// CachedTokens is the part of PromptTokens read from a cache. Nil: not reported.
+	// CachedTokens is the part of PromptTokens read from a cache. It is nil if the server
+	// did not report it.
 	CachedTokens *int64 `json:"cached_tokens,omitempty"`
-	// CacheWriteTokens is the part of PromptTokens written to a cache, for any time. Nil:
-	// not reported.
+	// CacheWriteTokens is the part of PromptTokens written to a cache, for any time. It is
+	// nil if the server did not report it.
 	CacheWriteTokens *int64 `json:"cache_write_tokens,omitempty"`
 	// CacheWrite1hTokens is the part of CacheWriteTokens that stays for an hour, which
-	// has its own price. Nil: not reported.
+	// has its own price. It is nil if the server did not report it.
 	CacheWrite1hTokens *int64 `json:"cache_write_1h_tokens,omitempty"`
-	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. Nil: not
-	// reported.
+	// ReasoningTokens is the part of CompletionTokens that was hidden reasoning. It is nil
+	// if the server did not report it.
 	ReasoningTokens *int64 `json:"reasoning_tokens,omitempty"`
 	// Cost is the price of the call in USD, including the price of an own key at the
 	// upstream provider. It is nil if the server did not report it, or reported more than

@@ -229,7 +229,7 @@ type placement struct {
 	prefix  string // before the base64, within the JSON string
 }
 
-// placements notes where [Wire.AppendRequest] puts media. Nil: nobody asks.
+// placements notes where [Wire.AppendRequest] puts media. A nil one notes nothing.
 type placements struct{ list []placement }
 
 // appendContent appends the placeholder of content at the place of a JSON string. Requests

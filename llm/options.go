@@ -33,7 +33,7 @@ type Options struct {
 	// as many alternatives to each token.
 	LogProbs    *bool
 	TopLogProbs *int
-	// Format is what the reply is to look like. Nil: a text.
+	// Format is what the reply should look like. It is nil for a text.
 	Format *ResponseFormat
 	// Others is an object of further members, which servers of [ChatCompletions] get as
 	// they are. No other format has a place for them.

@@ -27,42 +27,43 @@ const (
 // as STAGE_LLM_OPENROUTER_API_KEY. The words of its errors are in [words], one list for
 // all providers, since gateways pass on the words of others.
 type Provider struct {
-	// Name is its name in settings, errors, events and metrics.
+	// Name is the provider's name in settings, errors, events and metrics.
 	Name string
-	// BaseURL is its own address. It is empty if each user or region has another, or there
-	// is none.
+	// BaseURL is the provider's own address. It is empty if each user or region has another
+	// one, or if there is none.
 	BaseURL string
 	// Auth is how calls are authorised where there is no API key: [AuthAWS] or
-	// [AuthGoogle]. Empty: by a key alone.
+	// [AuthGoogle]. It is empty where only a key authorises them.
 	Auth string
 	// Model is called where no model is set. If it is empty, one must be set.
 	Model string
-	// Keyless means that it takes no key at any address.
+	// Keyless means that the provider takes no key at any address.
 	Keyless bool
 	// Compatible means that others serve the same wire format, often without a key.
 	Compatible bool
-	// BatchRPM is how many calls a minute a batch makes at most. 0 is no limit.
+	// BatchRPM is how many calls a minute a batch makes at most. 0 means no limit.
 	BatchRPM int
-	// Batches means that it has a Batch API, which llm/batchapi speaks. A provider has
-	// none unless its line says so.
+	// Batches means that the provider has a Batch API, which llm/batchapi speaks.
 	Batches bool
-	// SchemaMember is where a request has the schema of the reply, object by object. Nil:
-	// in the system prompt, or never.
+	// SchemaMember is the path to the schema of the reply in a request, member by member.
+	// It is nil where the schema is in the system prompt, or nowhere.
 	SchemaMember []string
 
 	wire func(*ProviderConfig) Wire
 	// wireOf is the wire format of a model, where not all have the same. Beside an error,
 	// which says why the provider has no such model, it is not nil either.
 	wireOf func(cfg *ProviderConfig, model string) (Wire, error)
-	embed  func(*ProviderConfig) Wire // of TaskEmbed; nil: it has no embeddings
-	// texts and tokens are as of [Provider.EmbedLimits], where all models have the same; and
-	// textsOf is the first where they differ. 0 or nil: no limit is known.
+	embed  func(*ProviderConfig) Wire // of TaskEmbed; nil where the provider has no embeddings
+	// texts and tokens are what [Provider.EmbedLimits] returns where all models have the
+	// same limits. textsOf returns the texts where models differ. A limit that is not known
+	// is 0 or nil.
 	texts   int
 	tokens  int64
 	textsOf func(model string) int
-	address func(region string) string // of a region; nil: BaseURL, wherever one is
+	address func(region string) string // of a region; nil where BaseURL serves all regions
 	dialect schema.Dialect             // of JSON Schema
-	// dialectOf is the dialect where models or addresses differ. Nil: they don't.
+	// dialectOf returns the dialect where models or addresses differ. It is nil where they
+	// don't.
 	dialectOf func(address, model string) schema.Dialect
 	trim      []string // from the end of an address as people copy it from the provider's page
 	version   string   // appended to an address that names none

@@ -20,12 +20,12 @@ const maxWait = time.Hour
 type Wait struct {
 	// RetryAfter is the least wait before any further attempt.
 	RetryAfter time.Duration
-	// Remaining0 is set when a limit is exhausted, Reset when there is room again (0: not
-	// reported): after RetryAfter, where that is sooner than when all exhausted limits
-	// are as full as they can be, which is what most servers report in their reset
-	// headers.
+	// Remaining0 is set when a limit is exhausted.
 	Remaining0 bool
-	Reset      time.Duration
+	// Reset is when there is room again. Most servers report in their reset headers when
+	// all exhausted limits are as full as they can be. If RetryAfter is sooner, Reset is
+	// RetryAfter.
+	Reset time.Duration
 }
 
 // ParseWait reads the wait from the headers of a reply that arrived at now:

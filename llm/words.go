@@ -23,7 +23,7 @@ const (
 // providers: the words that mean something else at another are handled before, as
 // dashScopeLimit and errorType do. Numbers are not in it.
 var words = map[string]meaning{
-	// No room now.
+	// There is no room now.
 	"slow_down":                    meansCapacity, // OpenAI, 429 and 503
 	"server_is_overloaded":         meansCapacity, // OpenAI, 503
 	"rate_limit_exceeded":          meansCapacity, // OpenAI; in a failed response with status 200
@@ -102,7 +102,7 @@ var words = map[string]meaning{
 	"API_KEY_INVALID":      meansFatal, // Gemini, 400
 	"FAILED_PRECONDITION":  meansFatal, // Gemini, 400: no billing, or wrong country
 
-	// An unknown model.
+	// The provider does not know the model.
 	"model_not_found":    meansUnknownModel, // OpenAI, 404 and 403
 	"DeploymentNotFound": meansUnknownModel, // Azure, 404
 

@@ -156,7 +156,7 @@ type Line struct {
 	Body   []byte
 }
 
-// Kind of a line.
+// Kind is what a line of results is.
 type Kind uint8
 
 const (

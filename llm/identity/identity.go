@@ -29,13 +29,14 @@ import (
 
 // Options configure the identities of a process.
 type Options struct {
-	// Redactor gets to know each credential before a call can send it. Nil: the identities
-	// make their own, which keeps the credentials out of their errors alone.
+	// Redactor learns each credential before a call can send it. Without it the identities
+	// make one of their own, which keeps the credentials out of their errors alone.
 	Redactor *redact.Redactor
 	// Roots are the certificate authorities that may sign the certificates of token
-	// endpoints. Nil: the system's.
+	// endpoints. The default are those of the system.
 	Roots *x509.CertPool
-	// DialContext opens connections to token endpoints and metadata servers. Nil: TCP.
+	// DialContext opens connections to token endpoints and metadata servers. The default
+	// opens TCP connections.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 

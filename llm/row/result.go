@@ -31,8 +31,8 @@ type Format struct {
 	// use.
 	Keep llm.Keep
 	// Replaced is called with the name of a member of a row that is left out of its
-	// result. It is set before the first use and must be safe for concurrent use. Nil:
-	// nobody wants to know.
+	// result. It is set before the first use and must be safe for concurrent use. It may be
+	// nil.
 	Replaced func(name string)
 
 	field string
@@ -101,8 +101,8 @@ func (f *Format) Overhead() int {
 type Answer struct {
 	// Text is the reply.
 	Text string
-	// Value is the reply as validated JSON; it goes into the result instead of Text.
-	// Empty: Text does.
+	// Value is the reply as validated JSON. It goes into the result instead of Text, unless
+	// it is empty.
 	Value json.RawMessage
 	// Usage is null in the result when nil.
 	Usage *llm.Usage

@@ -44,7 +44,8 @@ type Options struct {
 	// Source is the path as configured, which results report; errors use its last
 	// part. It is empty if the template was given inline.
 	Source string
-	// Name is what errors call a template that was given inline. Default "the template".
+	// Name is what errors call a template that was given inline. The default is "the
+	// template".
 	Name string
 	// Lookup is what the template sees as lookup. With nil the name is not defined.
 	Lookup *Lookup
@@ -55,11 +56,11 @@ type Options struct {
 	// NoItem is what to change, for the error of a template that reads item or loop
 	// without Item. It is empty if there is nothing to add.
 	NoItem string
-	// MaxOutput bounds the prompt in bytes. Default 4 MiB.
+	// MaxOutput bounds the prompt in bytes. The default is 4 MiB.
 	MaxOutput int
 	// MaxWork bounds time and memory of one rendering together: each step costs 64, each
 	// turn of a loop 512, each byte of text produced 1, each element of a list produced
-	// 16. Default 64 Mi, about a second.
+	// 16. The default is 64 Mi, which takes about a second.
 	MaxWork int
 }
 
