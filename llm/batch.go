@@ -200,10 +200,11 @@ func (b *Batch) turn(ctx context.Context, provider string) (ended func(), err er
 	return limit.ended, nil
 }
 
-// batchLimit keeps the calls to one provider within its limit a minute. Both of its rules
-// are needed. The even spread alone would let calls out in a burst that have waited for a
-// slot of their caller since their turn: so each counts until a minute after its end. And
-// that alone would let a whole minute's calls start at once.
+// batchLimit keeps the calls to one provider within its limit a minute, by two rules:
+// calls start at an even pace, and each counts until a minute after its end. The first
+// rule alone would let out a burst: after their turn calls may wait for a slot of their
+// caller, and get it all at once. The second rule alone would let a whole minute's calls
+// start at once.
 type batchLimit struct {
 	minute chan struct{} // a token for each call that counts; they take no memory
 	apart  time.Duration // between the starts of two calls
@@ -300,13 +301,13 @@ func (t *BatchTokens) Plus(other *BatchTokens) *BatchTokens {
 type BatchResult struct {
 	// Status is [BatchSuccess] or [BatchError].
 	Status string `json:"status"`
-	// Content is the answer; not empty if Status is [BatchSuccess].
+	// Content is the answer. It is not empty if Status is [BatchSuccess].
 	Content string `json:"content,omitempty"`
 	// Error is the error as text, Reason its machine-readable cause.
 	Error  string `json:"error,omitempty"`
 	Reason Reason `json:"reason,omitempty"`
-	// Err is the error that Error is the text of; nil on success, and in a result that
-	// was read from JSON.
+	// Err is the error whose text Error is. It is nil on success, and in a result that was
+	// read from JSON.
 	Err error `json:"-"`
 }
 

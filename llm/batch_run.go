@@ -114,7 +114,7 @@ func (b *Batch) Resume(
 // persist sends the i-th prompt until it has a result that is kept. The error ends the
 // batch.
 func (run *batchRun) persist(ctx, waits context.Context, i int, keeper BatchKeeper) error {
-	request, own := run.prompt(i), &batchRun{} // which counts the tokens of this prompt
+	request, own := run.prompt(i), &batchRun{} // own counts the tokens of this prompt alone
 	began, failures := time.Now(), 0
 	for n := 1; ; n++ {
 		ended, err := run.turn(waits, run.caller.Provider())
@@ -152,7 +152,7 @@ func (run *batchRun) persist(ctx, waits context.Context, i int, keeper BatchKeep
 	}
 }
 
-// alone reports that no prompt was answered since then.
+// alone reports whether no prompt was answered since an instant.
 func (run *batchRun) alone(since time.Time) bool {
 	run.mu.Lock()
 	defer run.mu.Unlock()

@@ -221,7 +221,7 @@ func (s *settingErrors) add(setting string, err error) {
 	}
 }
 
-// checkRanges adds the settings that can't be what they are.
+// checkRanges adds the problem of each setting that is out of its range.
 func (s *settingErrors) checkRanges(p *Provider, cfg *ProviderConfig) {
 	if cfg.Model == "" {
 		s.add("Model", errors.New("missing; name the model to call"))

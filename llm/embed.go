@@ -34,8 +34,8 @@ const (
 type VectorFormat struct {
 	// Dimensions is how many numbers a vector has. 0 leaves it to the model.
 	Dimensions int
-	// Base64 has vectors be [EncodingBase64] in place of [EncodingFloat], whatever the
-	// provider answers with.
+	// Base64 asks for vectors as [EncodingBase64] in place of [EncodingFloat]. They are
+	// converted if the provider answers with the other form.
 	Base64 bool
 }
 

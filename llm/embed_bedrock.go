@@ -38,8 +38,8 @@ func (InvokeEmbeddings) Path(model string) string {
 // SetHeader implements [Wire].
 func (InvokeEmbeddings) SetHeader(h http.Header, key string) { Converse{}.SetHeader(h, key) }
 
-// AppendRequest implements [Wire]. Cohere demands to know what the vectors are for. Without
-// another input_type in the extra body that is a document to be found.
+// AppendRequest implements [Wire]. Cohere demands to know what the vectors are for. Unless
+// the extra body has another input_type, they are for documents that a search should find.
 func (w InvokeEmbeddings) AppendRequest(dst []byte, r *Request) []byte {
 	if !isCohere(r.Model) {
 		dst = append(dst, '{')

@@ -166,7 +166,7 @@ var geminiEnds = map[string]finish{
 	"MALFORMED_FUNCTION_CALL":   finishUnfinished,
 	"UNEXPECTED_TOOL_CALL":      finishUnfinished,
 	"TOO_MANY_TOOL_CALLS":       finishUnfinished,
-	// Vertex AI: the answer goes on in another request.
+	// At Vertex AI the answer goes on in another request.
 	"CONTINUATION":              finishUnfinished,
 	"NO_IMAGE":                  finishUnfinished,
 	"IMAGE_OTHER":               finishUnfinished,

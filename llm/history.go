@@ -20,7 +20,7 @@ func checkHistory(messages []Message, objects, named bool) error {
 	for i := range messages {
 		m := &messages[i]
 		if m.Name != "" && m.Role != RoleTool {
-			// Of a tool's answer it says nothing that the call does not.
+			// The name of a tool's answer says nothing that the call does not.
 			return &NoPlaceError{Member: fmt.Sprintf("messages[%d].name", i)}
 		}
 		for j := range m.Calls {
@@ -42,7 +42,8 @@ func checkHistory(messages []Message, objects, named bool) error {
 	return nil
 }
 
-// calledName returns the function that the newest call with this id is of, or "".
+// calledName returns the name of the function that the newest call with this id calls, or
+// "" if there is no such call.
 func calledName(messages []Message, id string) string {
 	for i := range slices.Backward(messages) {
 		for j := range messages[i].Calls {

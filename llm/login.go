@@ -54,8 +54,8 @@ type login struct {
 // a [*SettingError], or several joined; both old ones then stay. A reply may still repeat
 // the old ones: they are kept out of what calls return, too.
 func (c *Client) SetLogin(apiKey, extraHeaders redact.Secret) (changed bool, err error) {
-	// Held while the files are read, too: a value that was read first must not be stored
-	// last.
+	// The lock is held while the files are read, too: a value that was read first must not
+	// be stored last.
 	c.loginMu.Lock()
 	defer c.loginMu.Unlock()
 	old := c.login.Load()

@@ -16,8 +16,9 @@ type mediaRules struct {
 	buckets []MediaKind
 	// located reports, beyond these rules, why it can't carry what is behind a URL.
 	located func(*Media) error
-	// Most images and documents of a request, bytes of all of them in base64, bytes of one
-	// of a kind in base64, and pixels of an image's side. 0 where no limit is stated.
+	// These are limits, and 0 where none is stated: the most images and documents of a
+	// request, the bytes of all of them in base64, the bytes of one of each kind in base64,
+	// and the pixels of an image's side.
 	count, bytes int64
 	files        int64 // most documents of a request
 	image, file  int64

@@ -129,7 +129,7 @@ type openAIReply struct {
 // openAIUsage is what is reported of a usage.
 type openAIUsage struct {
 	prompt, completion, total, cached, written, reasoning, minutes, hour []byte
-	// Outside of the details, which take precedence.
+	// These are members outside of the details, which take precedence.
 	hits, thoughts, created       []byte
 	cost, ticks, ownKey, upstream []byte
 }
