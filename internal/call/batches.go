@@ -41,12 +41,12 @@ func DeleteBatch(ctx context.Context, cfg *config.Config, provider, model, id st
 		return err
 	})
 	if errors.Is(err, batchapi.ErrNotFound) || errors.Is(err, errBuiltIn) {
-		return nil // what the built-in LLM had went with its process
+		return nil // the batches of the built-in LLM ended with its process
 	}
 	return err
 }
 
-// errBuiltIn is that a batch is one of the built-in LLM.
+// errBuiltIn says that a batch belongs to the built-in LLM.
 var errBuiltIn = errors.New("it is a batch of the built-in LLM")
 
 // withBatches calls f with the Batch API of a provider.

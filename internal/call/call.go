@@ -17,7 +17,7 @@ import (
 
 // Caller makes calls to the first provider and to the fallbacks: within the cost ceiling,
 // each priced, with its audit event, and counted. Rows and batched requests share it.
-// Safe for concurrent use.
+// It is safe for concurrent use.
 //
 // A call goes through [Caller.Affordable] once for its row or prompt, then for each
 // attempt [Caller.Exhausted], [Caller.Began], [llm.Client.Do] on the [Target] that the
@@ -32,7 +32,7 @@ type Caller struct {
 
 	// Refused is called when a provider refuses a call, whatever its row is, with what it
 	// says: without text of the row. It is set before the first call, must be safe for
-	// concurrent use, and must not block. Nil: nobody wants to know.
+	// concurrent use, and must not block. It may be nil.
 	Refused func(Refusal)
 }
 
@@ -47,8 +47,8 @@ func NewCaller(t *Targets, l *cost.Ledger, stage, runID string, counted func(Out
 func (c *Caller) RunID() string { return c.runID }
 
 // Affordable returns an [*llm.Error] if a row or prompt names its own model and that has
-// no price while there is a cost ceiling. model empty: the provider's own, whose price
-// the configuration checks.
+// no price while there is a cost ceiling. An empty model stands for the configured one,
+// whose price the configuration checks.
 func (c *Caller) Affordable(model string) error {
 	return c.ledger.Affords(c.At(0).Provider(), model)
 }
@@ -64,7 +64,7 @@ type Outcome struct {
 	// Event is the audit event, priced. The caller sets what it belongs to: a row or a
 	// batch.
 	Event *auditlog.Call
-	// Err is why the call failed or its reply was not accepted; nil means that it
+	// Err is why the call failed or its reply was not accepted. It is nil if the call
 	// succeeded.
 	Err *llm.Error
 	// Target is the host, port and path that the request was sent to.
@@ -87,8 +87,8 @@ func (c *Caller) Outcome(
 	return o
 }
 
-// LineOutcome is Outcome of a call that the first provider answered by a line of a batch:
-// callID is the line's custom id, batchID the provider's id of the batch.
+// LineOutcome is [Caller.Outcome] for a call that the first provider answered by a line of
+// a batch: callID is the line's custom id, batchID the provider's id of the batch.
 func (c *Caller) LineOutcome(
 	p *llm.Prepared, x *llm.Exchange, err error, callID, batchID string,
 ) Outcome {
@@ -120,8 +120,9 @@ func (c *Caller) price(o Outcome) {
 	}
 }
 
-// ReadLine reads a line of a batch without its row: what it used and costs (nil: nothing,
-// or it is unknown), and why it is no reply (nil: it is one).
+// ReadLine reads a line of a batch without its row. It returns what the line used and
+// costs, or nil if that is nothing or unknown, and why the line is no reply, or nil if it
+// is one.
 func (c *Caller) ReadLine(model string, status int, body []byte) (*auditlog.Usage, *llm.Error) {
 	o, ok := c.lineAlone(model, status, body, "", "")
 	if !ok {
@@ -130,7 +131,7 @@ func (c *Caller) ReadLine(model string, status int, body []byte) (*auditlog.Usag
 	return o.Event.Usage, o.Err
 }
 
-// UnusedLine is LineOutcome of a reply that no row takes.
+// UnusedLine is [Caller.LineOutcome] for a reply that no row takes.
 func (c *Caller) UnusedLine(
 	model string, status int, body []byte, callID, batchID string,
 ) (o Outcome, ok bool) {
@@ -140,12 +141,12 @@ func (c *Caller) UnusedLine(
 	return o, ok
 }
 
-// lineAlone is the outcome of a line whose request is not at hand. False: the model's
-// name can't be one.
+// lineAlone returns the outcome of a line whose request is not at hand. It reports false if
+// no model can have this name.
 func (c *Caller) lineAlone(
 	model string, status int, body []byte, callID, batchID string,
 ) (Outcome, bool) {
-	// An empty text is refused.
+	// The prompt stands in for the real one. It must not be empty, or it would be refused.
 	p, err := c.At(0).Prepare(&llm.Request{Model: model, Prompt: "of another process"})
 	if err != nil {
 		return Outcome{}, false
@@ -165,8 +166,8 @@ func (c *Caller) AffordableByBatch(p *llm.Prepared) bool {
 // batch's cost, where STAGE_LLM_MAX_TOKENS does not say.
 const assumedReplyTokens = 1024
 
-// EstimateBatch estimates what a request may use by the provider's Batch API: tokens, and
-// USD, or 0 if it is unknown.
+// EstimateBatch estimates what a request may use by the provider's Batch API, in tokens and
+// in USD. The USD are 0 if the price is unknown.
 func (c *Caller) EstimateBatch(p *llm.Prepared, r *llm.Request) (tokens int64, usd float64) {
 	prompt, completion := promptTokens(p), int64(assumedReplyTokens)
 	switch {
@@ -239,7 +240,7 @@ func (c *Caller) event(
 	return e
 }
 
-// auditUsage is the usage as audit events spell it; nil means that none was reported.
+// auditUsage returns the usage as audit events spell it, or nil if none was reported.
 func auditUsage(u *llm.Usage) *auditlog.Usage {
 	if u == nil {
 		return nil

@@ -11,7 +11,7 @@ const NoPartition = -1
 
 // Ongoing is a call in flight. The audit holds a call only when it has ended.
 type Ongoing struct {
-	Partition int    // of the row; [NoPartition]: the call is for a batched request
+	Partition int    // of the row, or [NoPartition] for the call of a batched request
 	Sequence  uint64 // of the row; 0 where there is none
 	Item      *int   // the element of the row; nil means that the call is for the whole row
 	Attempt   int    // at the row or its element, from 1
@@ -20,7 +20,7 @@ type Ongoing struct {
 	Since     time.Time
 }
 
-// ongoing are the calls in flight: at most as many as the pool has slots. Safe for
+// ongoing are the calls in flight: at most as many as the pool has slots. It is safe for
 // concurrent use.
 type ongoing struct {
 	mu    sync.Mutex

@@ -13,13 +13,13 @@ type Refusal struct {
 	Time       time.Time
 	Provider   string
 	Model      string
-	Status     int           // 0: there was no reply
+	Status     int           // of HTTP, or 0 if there was no reply
 	Error      string        // the provider's words, shortened, without text of the row
 	RetryAfter time.Duration // that it asked for, or 0
 }
 
 // NoteRefusal passes on what the provider has said if it has refused the call. texts
-// returns those that the request was made of: the provider may quote them.
+// returns the texts that the request was made of, because the provider may quote them.
 func (c *Caller) NoteRefusal(o Outcome, texts func() []string) {
 	if c.Refused == nil || o.Err == nil || o.Err.Class != llm.Capacity && o.Err.Class != llm.Fatal {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/llm-stage/stage/llm/redact"
 )
 
-// Target is one model of one provider, with its client. Safe for concurrent use.
+// Target is one model of one provider, with its client. It is safe for concurrent use.
 type Target struct {
 	// Client makes the calls. Its login changes with [Targets.ReloadKey].
 	*llm.Client
@@ -194,7 +194,7 @@ func (t *Target) identify(ids *identity.Identities) (auth llm.Authorizer, err er
 		own := e.BaseURL == p.Address(e.Region)
 		e.Region = cmp.Or(e.Region, os.Getenv("GOOGLE_CLOUD_LOCATION"),
 			os.Getenv("GOOGLE_CLOUD_REGION"))
-		if own { // of the region, too
+		if own { // the provider's own address depends on the region, too
 			e.BaseURL = p.Address(e.Region)
 		}
 	case llm.AuthEntra:

@@ -14,8 +14,8 @@ import (
 )
 
 // Targets are the first provider and the fallbacks, and the built-in LLM that serves
-// those whose provider is mock and has no base URL. Safe for concurrent use; to be closed
-// with [Targets.Close].
+// those whose provider is mock and has no base URL. They are safe for concurrent use, and
+// must be closed with [Targets.Close].
 type Targets struct {
 	all     []*Target     // the first provider, then the fallbacks; never empty
 	headers config.Secret // the extra headers of all targets
@@ -137,8 +137,8 @@ func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// isNews reports whether an error differs from the one before, whose text is in last; empty
-// if there was none.
+// isNews reports whether an error differs from the one before. last has the text of that,
+// or is empty if there was none, and gets the new text.
 func isNews(err error, last *string) bool {
 	text := ""
 	if err != nil {

@@ -22,7 +22,7 @@ type answer struct {
 	Model string     `json:"model"`
 	Usage *llm.Usage `json:"usage"`
 	// Kept holds the parts that were kept beside the text, by name. A part that the reply
-	// lacks is null; one that was not kept is missing.
+	// lacks is null. A part that was not kept is missing.
 	Kept map[string]json.RawMessage `json:"kept,omitempty"`
 }
 
@@ -33,7 +33,7 @@ func (a *answer) callsTools() bool {
 	return len(calls) > 0 && calls[0] == '['
 }
 
-// bytes is how many bytes of a reply are remembered.
+// bytes returns how many bytes the memory of a reply takes.
 func (a *answer) bytes() int {
 	n := len(a.Text)
 	for _, value := range a.Kept {
@@ -117,8 +117,8 @@ func (e *Executor) answerWith(j *job, a *answer, stored bool) bool {
 	return true
 }
 
-// answerError answers the row with an error result. source is where the error came from;
-// empty means that no call was made.
+// answerError answers the row with an error result. source is where the error came from. It
+// is empty if no call was made.
 func (e *Executor) answerError(j *job, err error, r *result, source string) {
 	failure := call.AsError(err)
 	if e.logPanic(j, err) {
@@ -161,7 +161,7 @@ func withCause(attempts []auditlog.AttemptError, failure *llm.Error) []auditlog.
 	})
 }
 
-// attemptsOf returns the errors of a row event that are those of attempts.
+// attemptsOf returns the errors of a row event that attempts have met.
 func attemptsOf(errors []auditlog.AttemptError) []auditlog.AttemptError {
 	return slices.DeleteFunc(slices.Clone(errors), func(e auditlog.AttemptError) bool { return e.Attempt == 0 })
 }

@@ -84,8 +84,8 @@ func (e *Executor) reloadKey(a pool.Attempt) {
 	}
 }
 
-// call sends the request, with its media loaded, and accepts the reply. The span ends with the exchange; what
-// follows is the stage's own work.
+// call sends the request, with its media loaded, and accepts the reply. The span ends with
+// the exchange, because what follows is the stage's own work.
 func (e *Executor) call(ctx context.Context, j *job, a pool.Attempt, loaded *llm.Prepared) (outcome call.Outcome, reply *answer, span *tracing.Call) {
 	to := e.caller.At(j.target)
 	e.log.started(j, a)
@@ -168,9 +168,9 @@ func (e *Executor) record(j *job, a pool.Attempt, outcome call.Outcome) {
 	e.log.call(j, a, outcome.Event, outcome.Err, j.texts)
 }
 
-// texts are the row and what the request was made of: a provider's message may quote
-// either. A prompt has the row's words as a filter of the template wrote them, as in "{{
-// row.name | upper }}".
+// texts returns the row and the texts of the request: a provider's message may quote
+// either. They differ where a filter of the template changes the row's words, as in
+// "{{ row.name | upper }}".
 func (j *job) texts() []string {
 	return append([]string{string(j.row.Body), j.request.Context, j.request.Prompt, j.request.Rejected}, j.request.Texts()...)
 }

@@ -12,7 +12,7 @@ import "sync"
 // [mediaLookups] whether a row may begin, and that holds its lock while it adds a job
 // here: with one lock for both, the two would wait for each other.
 //
-// Safe for concurrent use.
+// It is safe for concurrent use.
 type backlog struct {
 	queue *rowQueue
 	ready chan struct{} // holds a token while there may be something to do
@@ -25,7 +25,7 @@ func newBacklog() *backlog {
 	return &backlog{queue: newRowQueue(), ready: make(chan struct{}, 1)}
 }
 
-// wake has the goroutine look at everything again. It does not block.
+// wake makes the goroutine look at everything again. It does not block.
 func (b *backlog) wake() {
 	select {
 	case b.ready <- struct{}{}:
@@ -45,7 +45,7 @@ func (b *backlog) addPrompt(p *prompt) {
 	b.wake()
 }
 
-// resume has the rows be looked at again that might not begin.
+// resume makes the goroutine look again at rows that could not begin.
 func (b *backlog) resume() {
 	b.queue.resume()
 	b.wake()

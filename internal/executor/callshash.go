@@ -6,8 +6,8 @@ import (
 )
 
 // callsHash is the hash of the calls for a row or an element, as [auditlog.Row.CallsHash]
-// has it: it takes the same room however many calls there are. The zero value is that of
-// none.
+// has it: it takes the same room however many calls there are. The zero value is the hash
+// of no call.
 type callsHash [sha256.Size]byte
 
 // add adds a call by the hash of its event.
@@ -26,7 +26,7 @@ func (h *callsHash) addText(text string) bool {
 	return true
 }
 
-// String is empty for no call.
+// String returns the hash in hexadecimal, or "" if there was no call.
 func (h *callsHash) String() string {
 	if *h == (callsHash{}) {
 		return ""

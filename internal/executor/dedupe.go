@@ -23,7 +23,7 @@ const (
 	lookUpsAtOnce = 16
 )
 
-// sharing has equal requests share one call (STAGE_DEDUPE). A job meets it three times:
+// sharing makes equal requests share one call (STAGE_DEDUPE). A job meets it three times:
 // its stored reply is looked up ([sharing.lookUp]), it is answered or follows a job with an
 // equal request ([sharing.join]), or it leads, and then its reply or its failure is passed
 // on to those that follow it ([sharing.reply], [sharing.finish]).
@@ -34,7 +34,7 @@ type sharing struct {
 	flights *flights // or nil, and then every job makes its own call
 
 	// Store keeps replies beyond their calls (STAGE_DEDUPE=stored). [sharing.OpenStore]
-	// sets it. Nil: no reply is kept.
+	// sets it. If it is nil, no reply is kept.
 	Store *replyStore
 }
 
@@ -147,7 +147,7 @@ func (s *sharing) finish(r *result) {
 	}
 }
 
-// requeue has Run submit jobs again that waited for another.
+// requeue makes Run submit jobs again that waited for another.
 func (s *sharing) requeue(jobs ...*job) {
 	s.flights.requeue(jobs)
 	s.e.backlog.wake()

@@ -64,15 +64,15 @@ type Executor struct {
 	Pool *pool.Pool[*job, struct{}]
 	// Show is called after each call with its identifier and the row's body, secrets
 	// redacted. It is set before Run, must be safe for concurrent use and must not block.
-	// Nil: nothing is shown.
+	// It may be nil.
 	Show func(callID string, row []byte)
 	// Failed is called with the sequence of each row that fails and why, without text of
 	// the row, or empty if it is unknown. It is set before Run and must not block.
 	Failed func(sequence uint64, cause string)
-	// Lanes returns the batch lane of a partition. It is set before Run. Nil: there is
-	// none, and each row is called live.
+	// Lanes returns the batch lane of a partition. It is set before Run. It is nil in a
+	// stage without lanes, which calls each row live.
 	Lanes func(partition int) Lane
-	// Sharing has equal requests share one call. Its store must be opened before Run.
+	// Sharing makes equal requests share one call. Its store must be opened before Run.
 	Sharing *sharing
 
 	cfg    *config.Config

@@ -19,7 +19,7 @@ import (
 // handed back, those that have not begun are, too, and with the last the row is: the
 // answers so far stay in [consumer.Row.Spent] for its next start.
 //
-// Safe for concurrent use.
+// It is safe for concurrent use.
 type fan struct {
 	e      *Executor
 	row    *consumer.Row
@@ -28,11 +28,11 @@ type fan struct {
 
 	mu       sync.Mutex
 	elements []element
-	answered int // elements
-	replies  int // of those, which count in bytes
+	answered int // elements that have their answer
+	replies  int // elements whose replies count in bytes
 	bytes    int // that the result has at least
 
-	// Of this start:
+	// These are about the present start of the row.
 	next       int  // no element before it is left to begin
 	left       int  // elements that are neither answered nor handed back
 	handedBack bool // one was handed back
@@ -91,8 +91,8 @@ func (f *fan) gaveUp() bool {
 	return f.handedBack
 }
 
-// tooLarge is why the row fails whatever the other elements are answered: its result
-// would hold more bytes than the server takes. Nil: it may succeed.
+// tooLarge returns why the row fails whatever the other elements are answered: its result
+// would have more bytes than the server takes. It returns nil while the row may succeed.
 func (f *fan) tooLarge() *llm.Error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,8 +126,8 @@ func (f *fan) put(j *job, reply *consumer.Reply, validated bool) (last bool) {
 	return f.left == 0
 }
 
-// takeBack takes back an element that has begun, with what was spent on it. last is as of
-// put.
+// takeBack takes back an element that has begun, with what was spent on it. last says that
+// it was the last element of this start.
 func (f *fan) takeBack(index int, s *spent) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,7 +137,8 @@ func (f *fan) takeBack(index int, s *spent) (last bool) {
 	return f.left == 0
 }
 
-// takeBackRest takes back the elements that have not begun. last is as of put.
+// takeBackRest takes back the elements that have not begun. last says that the last element
+// of this start was among them.
 func (f *fan) takeBackRest() (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,7 +215,7 @@ func (f *fan) reply() consumer.Reply {
 // sourceRank orders where the elements' answers came from: the first one names the row's.
 var sourceRank = []string{"", auditlog.SourceDedupe, auditlog.SourceJournal, auditlog.SourceCall}
 
-// event is the row's event, which sums up those of its elements.
+// event returns the row's event, which sums up the events of its elements.
 func (f *fan) event() auditlog.Row {
 	all := f.e.event(&job{row: f.row, vars: f.parsed.VariablesHash()}, f.e.uncalled(nil), "")
 	var usage auditlog.UsageSum

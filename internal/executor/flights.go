@@ -15,16 +15,16 @@ const (
 )
 
 // flights let equal requests share one call. The first job with a key leads: it makes the
-// call. Jobs that come while it is in flight follow: they wait for its answer. Nil: every
-// job makes its own call. Safe for concurrent use.
+// call. Jobs that come while it is in flight follow: they wait for its answer. With nil
+// flights every job makes its own call. They are safe for concurrent use.
 type flights struct {
 	memory time.Duration // how long an answer serves later jobs too, or 0 if it does not
 
 	mu       sync.Mutex
 	byKey    map[string]*flight
 	requeued []*job // followers whose leader failed: they are submitted again
-	// What is remembered after its leader is done: all of it is answered, oldest first,
-	// and bytes is the sum of its texts.
+	// remembered are the flights whose leader is done, oldest first. Each has its answer,
+	// and bytes is the size of all these answers.
 	remembered []remembered
 	bytes      int
 }
@@ -46,8 +46,8 @@ func newFlights(memory time.Duration) *flights {
 	return &flights{memory: memory, byKey: make(map[string]*flight)}
 }
 
-// join returns the answer if it is known. Else the job leads, or follows until resolve,
-// finish or recall returns it.
+// join returns the answer if it is known. Otherwise the job leads, or it follows until
+// resolve, finish or recall returns it.
 func (f *flights) join(j *job) (known *answer, leads bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -43,10 +43,11 @@ type group struct {
 	weight int64 // estimated tokens of the texts
 	bytes  int   // of the texts
 	since  time.Time
-	// attempts is the group's own number of attempts. 0 means STAGE_RETRY_MAX_ATTEMPTS.
+	// attempts is the group's own number of attempts. With 0 it has those of
+	// STAGE_RETRY_MAX_ATTEMPTS.
 	attempts int
 
-	// The request of the next call, for target. Nil: it is not made yet.
+	// These are the request of the next call, for target. prepared is nil until it is made.
 	target   int
 	request  llm.Request
 	prepared *llm.Prepared
@@ -90,7 +91,7 @@ func (g *group) rows() int {
 	return len(rows)
 }
 
-// texts are those that a provider's message about the call may quote.
+// texts returns the texts that a provider's message about the call may quote.
 func (g *group) texts() (texts []string) {
 	for _, j := range g.jobs {
 		texts = append(texts, j.texts()...)
@@ -98,7 +99,7 @@ func (g *group) texts() (texts []string) {
 	return texts
 }
 
-// limits bound the rows and the tokens of one call. No tokens is no bound.
+// limits bound the rows and the tokens of one call. With 0 tokens these are not bounded.
 type limits struct {
 	rows   int
 	tokens int64
@@ -126,8 +127,8 @@ func (s *gathering) limits(model string) limits {
 	return most
 }
 
-// gathering collects jobs into groups. Nil: every job makes a call of its own. Safe for
-// concurrent use.
+// gathering collects jobs into groups. Without it every job makes a call of its own. It is
+// safe for concurrent use.
 type gathering struct {
 	e    *Executor
 	rows int           // of a full call to the configured models
@@ -171,7 +172,7 @@ func (s *gathering) add(j *job) {
 	s.submit(full)
 }
 
-// close takes a group out of those that are open. The lock is held.
+// close takes a group out of the open ones. The lock is held.
 func (s *gathering) close(i int) *group {
 	g := s.open[i]
 	s.open = slices.Delete(s.open, i, i+1)
@@ -317,7 +318,7 @@ func (s *gathering) address(g *group, to int) (err error) {
 	return err
 }
 
-// weights are the bytes of each text, by which the tokens of the call are divided.
+// weights returns the bytes of each text, by which the tokens of the call are divided.
 func weights(jobs []*job) []int64 {
 	weights := make([]int64, len(jobs))
 	for i, j := range jobs {

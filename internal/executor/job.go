@@ -23,16 +23,16 @@ type job struct {
 	away    bool    // in the last attempt the store of its media could not be reached
 	found   *answer // stored for an equal request; looked at once, by share
 
-	// Set by render and the same from then on.
-	// parsed is what the job's own result is made of: the row, or an empty row for an
-	// element. It is nil if the body is no row.
+	// These are set by render, and stay the same from then on. parsed is what the job's
+	// own result is made of: the row, or an empty row for an element. It is nil if the
+	// body is no row.
 	parsed *row.Row
 	vars   string // hash of the template's variables
 	model  string // that the row names, or empty for the target's own
 	key    string // hash of the request to the first target
 
-	// The request as it is sent next: prepared holds the bytes of request for target.
-	// Both are dropped by done.
+	// These are the request as it is sent next: prepared holds the bytes of request for
+	// target. Both are dropped by done.
 	request  llm.Request
 	target   int
 	prepared *llm.Prepared
@@ -43,11 +43,13 @@ type job struct {
 	tooLarge *llm.Error // why body does not fit; body is nil then
 }
 
-// spent is what the attempts at a row came to so far. It outlives a hand-back, in [consumer.Row.Spent]:
-// a process that was starved for a moment hands back rows between two attempts and starts
-// them again in the same term, whose row event must count all calls that the audit holds.
+// spent is what the attempts at a row came to so far. It outlives a hand-back, in
+// [consumer.Row.Spent]: a process that was starved for a moment hands back rows between
+// two attempts and starts them again in the same term. The row event of that term must
+// count all calls that the audit holds.
 type spent struct {
-	// Of the starts before this one; those of this start are counted by the pool.
+	// These count what was spent in the starts before this one. The pool counts the
+	// attempts of this start.
 	attempts, capacityRetries int
 	started                   time.Time // or zero if there was no attempt
 	calls                     int       // recorded in this term
@@ -63,8 +65,8 @@ type spent struct {
 // result is the outcome of a job in the pool.
 type result = pool.Result[*job, struct{}]
 
-// Traits are what the pool should know of the job. Elements of one row are a group: what
-// they meet may be the row's own fault.
+// Traits returns what the pool should know of the job. Elements of one row are a group: the
+// row itself may be the reason why they fail.
 func (j *job) Traits() pool.Traits {
 	if j.prompt != nil {
 		return pool.Traits{Single: true}

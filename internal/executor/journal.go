@@ -27,7 +27,7 @@ func (p *Prompt) form(a *answer) string {
 func (p *Prompt) values() bool { return p.embeds || p.schema != nil }
 
 // errorForm is the [consumer.Reply.Form] of an error: the setting without which the reply
-// might have been a success. Empty: none, the error does not depend on a setting.
+// might have been a success. It is empty if the error depends on no setting.
 func (p *Prompt) errorForm(row *consumer.Row, reason llm.Reason) string {
 	switch reason { //nolint:exhaustive // the others depend on no setting
 	case llm.ReasonResultTooLarge:
@@ -47,7 +47,7 @@ func (p *Prompt) errorForm(row *consumer.Row, reason llm.Reason) string {
 	}
 }
 
-// schemaHash identifies the response schema, or empty.
+// schemaHash identifies the response schema. It is empty if there is none.
 func (p *Prompt) schemaHash() string {
 	if p.schema == nil {
 		return ""
@@ -55,7 +55,7 @@ func (p *Prompt) schemaHash() string {
 	return llm.Hash(p.schema.Source())
 }
 
-// kept is the reply that an earlier term kept for the job, or nil.
+// kept returns the reply that an earlier term kept for the job, or nil.
 func (j *job) kept() *consumer.Kept {
 	if j.fan != nil {
 		return j.row.KeptItems[j.index]

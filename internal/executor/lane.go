@@ -84,8 +84,8 @@ func invalidHeader(name, text, want string) error {
 	}
 }
 
-// late reports that a batch which is sealed after wait (STAGE_LANE_WAIT) would come too
-// late.
+// late reports whether a batch that is sealed after wait (STAGE_LANE_WAIT) would come too
+// late for the row.
 func (w laneWish) late(wait time.Duration) bool {
 	return !w.deadline.IsZero() && time.Until(w.deadline) <= wait
 }
@@ -158,8 +158,9 @@ func (l *laneRows) serve(ctx context.Context, j *job) {
 	}
 }
 
-// load reads the media of a row that joins: its line has their bytes, which count as those
-// of the batch from then on. A row without its media is answered, or waits for their store.
+// load reads the media of a row that joins. The row's line has their bytes, which count
+// as bytes of the batch from then on. A row whose media can't be read is answered, or
+// waits for their store.
 func (l *laneRows) load(ctx context.Context, j *job) (loaded *llm.Prepared, ok bool) {
 	loaded, release, err := l.e.media.loadBytes(ctx, j)
 	if err == nil {
@@ -179,7 +180,7 @@ func (l *laneRows) load(ctx context.Context, j *job) (loaded *llm.Prepared, ok b
 	return nil, false
 }
 
-// join has a row wait in the lane.
+// join makes a row wait in the lane.
 func (l *laneRows) join(ctx context.Context, j *job) {
 	w, _ := readWish(l.e.cfg, j.row) // prepare has answered a row with a bad one
 	if w.late(l.e.cfg.Lane.Wait) || !l.e.caller.AffordableByBatch(j.prepared) {
@@ -196,7 +197,7 @@ func (l *laneRows) join(ctx context.Context, j *job) {
 	l.park(j)
 }
 
-// goLive has a row called live after all, with what was spent on it so far.
+// goLive makes a row be called live after all, with what was spent on it so far.
 func (l *laneRows) goLive(j *job) {
 	s := j.spent
 	s.live, s.rejected, s.complaint = true, j.request.Rejected, j.request.Complaint
@@ -254,13 +255,13 @@ func (l *laneRows) judge(j *job, errand *lane.Errand) {
 }
 
 // parkedErrorsMax is how many parked rows of a partition are remembered with the errors
-// of their attempts; of more, only the numbers are.
+// of their attempts. Of further rows only the numbers of attempts are.
 const parkedErrorsMax = 4096
 
 // parkedSpent remembers what was spent on rows that are parked, in this term of
 // ownership: their row events count all their calls in it. Rows without a call take
-// nothing, and those of an earlier term are forgotten with it. Safe for concurrent use;
-// the zero value is empty.
+// nothing, and those of an earlier term are forgotten with it. The zero value is empty. It
+// is safe for concurrent use.
 type parkedSpent struct {
 	mu   sync.Mutex
 	rows map[int]*termSpent // by partition

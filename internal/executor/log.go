@@ -14,7 +14,7 @@ import (
 
 // rowLog logs each step of a row at debug, and failures at warn with their cause. It holds
 // no text of rows: where a message quotes the row, that part is left out. The audit has it
-// all. Safe for concurrent use.
+// all. It is safe for concurrent use.
 type rowLog struct {
 	*slog.Logger
 	debug bool // whether steps are logged, so that a log without them costs no allocation
@@ -58,8 +58,8 @@ func (l *rowLog) started(j *job, a pool.Attempt) {
 
 // call logs an attempt that has ended. Only a transient error is worth a warning: some
 // attempts without capacity are how the throttle finds its rate, and the summary counts
-// them; other errors fail the row, which is logged. texts returns those that the call was
-// for, which the error may quote.
+// them; other errors fail the row, which is logged. texts returns the texts that the call
+// was made for, because the error may quote them.
 func (l *rowLog) call(j *job, a pool.Attempt, c *auditlog.Call, failure *llm.Error, texts func() []string) {
 	transient := failure != nil && failure.Class == llm.Transient
 	if !l.debug && !transient {
@@ -121,8 +121,8 @@ func (l *rowLog) finished(row *consumer.Row, reply *consumer.Reply) {
 	}
 }
 
-// causeOf is why a row failed, without text of the row; empty where its event does not
-// tell, as of a row that was passed on.
+// causeOf returns why a row failed, without text of the row. It is empty if the row's event
+// does not say why, for example if the row was passed on.
 func causeOf(row *consumer.Row, reply *consumer.Reply) string {
 	errors := reply.Event.Errors
 	if len(errors) == 0 {

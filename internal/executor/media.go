@@ -76,7 +76,7 @@ func (m *mediaLookups) hasRoom() bool {
 	return !m.full()
 }
 
-// full reports that no other job may begin. The caller has the lock.
+// full reports whether no other job may begin. The caller has the lock.
 func (m *mediaLookups) full() bool { return max(len(m.jobs), len(m.line)) >= mediaRowsAtOnce }
 
 // begin looks up the media of the jobs that have no request yet. They come back in to. It
@@ -103,7 +103,7 @@ func (m *mediaLookups) begin(ctx context.Context, jobs []*job, to *backlog) (res
 }
 
 // lookUp looks up the media of a job, until their store answers. It reports whether they
-// were found; else the job is answered or given back.
+// were found. If not, the job is answered or given back.
 func (m *mediaLookups) lookUp(ctx context.Context, at *lookUp) (found bool) {
 	j := at.job
 	if j.key != "" { // its store did not answer a moment ago
@@ -135,9 +135,9 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// describe looks up the media of a job. Of one that was looked up before, only whether the
-// media are there: the request stays as it was, and what has changed since is found when
-// the call is made.
+// describe looks up the media of a job. If the job was looked up before, it only checks
+// that the media are there: the request stays as it was, and a change since then is found
+// when the call is made.
 func (m *mediaLookups) describe(ctx context.Context, j *job) error {
 	messages := j.request.Messages
 	if j.key != "" {
@@ -199,13 +199,13 @@ func (m *mediaLookups) leave(at *lookUp, found bool) {
 	}
 }
 
-// resume has the rows be looked at again that were told to wait while there was no room.
+// resume makes the goroutines look again at rows that had to wait for room.
 func (m *mediaLookups) resume() {
 	m.e.backlog.resume()
 	m.e.lane.backlog.resume()
 }
 
-// advance has the first jobs of the line go on. The caller has the lock.
+// advance lets the first jobs of the line go on. The caller has the lock.
 func (m *mediaLookups) advance() {
 	for len(m.line) > 0 && (m.line[0].found || m.line[0].gone) {
 		if at := m.line[0]; !at.gone {
@@ -262,7 +262,7 @@ func (m *mediaLookups) soon() bool {
 	return false
 }
 
-// recall has the jobs be given back whose rows are no longer wanted.
+// recall makes jobs be given back whose rows are no longer wanted.
 func (m *mediaLookups) recall() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -273,7 +273,7 @@ func (m *mediaLookups) recall() {
 	}
 }
 
-// lookAgain has Run look up the media of a job again, whose store could not be reached.
+// lookAgain makes Run look up the media of a job again, whose store could not be reached.
 func (m *mediaLookups) lookAgain(j *job) {
 	m.mu.Lock()
 	m.again = append(m.again, j)

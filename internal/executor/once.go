@@ -17,10 +17,10 @@ type prompt struct {
 	givenUp atomic.Bool // by its caller
 }
 
-// promptTurns has prompts take their turns among the rows. It is safe for concurrent use.
+// promptTurns lets prompts take their turns among the rows. It is safe for concurrent use.
 type promptTurns struct {
 	e      *Executor
-	paused atomic.Bool // the pool is: it refuses prompts at once
+	paused atomic.Bool // the pool is paused, and refuses prompts at once
 }
 
 // CallOnce makes one attempt in its turn among the rows, and returns the error of its
@@ -51,8 +51,8 @@ func (e *Executor) CallOnce(ctx context.Context, weight func() int64, attempt fu
 	return err
 }
 
-// followPauses has prompts that wait in the queue be refused as soon as the pool pauses:
-// their callers must not wait for its end.
+// followPauses makes prompts that wait in the queue be refused as soon as the pool pauses:
+// their callers must not wait for the end of the pause.
 func (d *promptTurns) followPauses(cfg *pool.Config) {
 	onPause, onResume := cfg.OnPause, cfg.OnResume
 	cfg.OnPause = func(p pool.Pause) {
@@ -93,8 +93,8 @@ func (d *promptTurns) submit(p *prompt) {
 	//  3. The pool knows no such job yet.
 	//  4. Run adds the job.
 	//
-	// So who comes second recalls it. Otherwise the caller would wait for a turn that may
-	// be minutes away.
+	// So Run, which comes second, recalls the job. Otherwise the caller would wait for a
+	// turn that may be minutes away.
 	if p.givenUp.Load() {
 		d.recall(p)
 	}

@@ -140,9 +140,9 @@ func (e *Executor) prepareElement(ctx context.Context, w entry, stop bool) *job 
 	return nil
 }
 
-// loadError is the error of a row that the loader published in the place of one that is
-// too large for a message, or that its file does not hold correctly, and of a row whose
-// body can't be read from the object store; else nil.
+// loadError returns the error of a row that the loader published in the place of one that
+// is too large for a message or is malformed in its file, and of a row whose body can't be
+// read from the object store. For any other row it returns nil.
 func loadError(in *consumer.Row, ownServer bool) error {
 	if in.Unreadable != "" {
 		return row.Broken("the row's body is an object of another stage: "+in.Unreadable, nil)
@@ -159,7 +159,7 @@ func loadError(in *consumer.Row, ownServer bool) error {
 }
 
 // readBroken returns what a loader found wrong with a row of its file, and the beginning
-// of that row; for any other row "" and the body.
+// of that row. For any other row it returns "" and the body.
 func readBroken(in *consumer.Row) (problem string, begin []byte) {
 	problem = in.Header.Get(streams.HeaderRowProblem)
 	begin, ok := bytes.CutPrefix(in.Body, []byte(problem+": "))
@@ -177,7 +177,7 @@ func (e *Executor) render(j *job) (err error) {
 	} else if j.parsed, err = e.parse(j.row); err == nil {
 		j.request, j.vars, err = e.prompt.Request(j.parsed)
 	}
-	// It becomes a label, and labels are UTF-8.
+	// The model becomes a label of metrics, and labels are UTF-8.
 	if j.model = streams.Text(j.row.Header.Get(streams.HeaderModel)); j.model == "" {
 		j.model = j.request.Model
 	}

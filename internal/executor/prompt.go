@@ -21,7 +21,7 @@ import (
 )
 
 // Prompt makes requests of rows and results of replies, by the template, the response
-// schema and the response field of the configuration. Safe for concurrent use.
+// schema and the response field of the configuration. It is safe for concurrent use.
 type Prompt struct {
 	// Base is what all requests have in common: everything but the prompt and the model.
 	// It must not be changed.
@@ -37,7 +37,9 @@ type Prompt struct {
 	foreach  config.ForeachConfig
 	llm      *config.LLMConfig
 
-	ownServer bool // of the user, whose max_payload is a setting; the embedded server has none
+	// ownServer says that the server is the user's, who can raise its max_payload. The
+	// embedded server has no such setting.
+	ownServer bool
 	// moreRoom continues an error about a result that is too large, see [row.ResultTooLarge].
 	moreRoom string
 }
@@ -130,8 +132,8 @@ type SchemaNote struct {
 	Text     string // human-readable
 }
 
-// SchemaNotes returns the notes of the first provider and the fallbacks, each once. Where
-// the extra body takes the schema out of the request there is none.
+// SchemaNotes returns the notes of the first provider and the fallbacks, each once. There
+// are none where the extra body takes the schema out of the request.
 func (p *Prompt) SchemaNotes(cfg *config.Config) []SchemaNote {
 	if p.schema == nil {
 		return nil
@@ -234,7 +236,7 @@ func (p *Prompt) findReasoning(a *answer) {
 }
 
 // result makes the result of a reply, new or kept. tooLarge is the error in place of a
-// body that does not fit; err is why the reply does not satisfy the schema.
+// body that does not fit. err is why the reply does not satisfy the schema.
 func (p *Prompt) result(j *job, a *answer) (body []byte, tooLarge *llm.Error, err error) {
 	var value json.RawMessage
 	switch {

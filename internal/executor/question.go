@@ -12,20 +12,21 @@ import (
 )
 
 // question is how a row becomes what the model is asked. It is a prompt from a template, a
-// conversation from a file of messages, or the conversation or the whole request that the row
-// brings along; and a system prompt, which may be a template as well. It is read only once it is loaded.
+// conversation from a file of messages, or the conversation or the whole request that the
+// row brings along. Besides, there may be a system prompt, which may be a template as well.
+// It is not changed once it is loaded.
 type question struct {
-	// template is that of the prompt or, with conversation, of the messages. It is nil
-	// where messagesField names the row's member with the conversation, or requestField the
-	// one with the request.
+	// template makes the prompt or, with conversation, the messages. It is nil where
+	// messagesField names the member of the row with the conversation, or requestField the
+	// member with the request.
 	template      *template.Template
 	conversation  bool
 	messagesField string
 	requestField  string
 	requests      row.Requests
 
-	// system is the system prompt where it is a template, else nil; plainSystem is the one
-	// of all rows.
+	// system makes the system prompt of each row where that is a template. Otherwise it is
+	// nil, and plainSystem is the system prompt of all rows.
 	system      *template.Template
 	plainSystem string
 

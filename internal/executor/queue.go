@@ -27,10 +27,10 @@ type entry struct {
 //
 // Partitions take turns, and within each its keys do. So a partition with a full window,
 // or a key with a thousand rows, does not keep the others waiting. For example, where a
-// key has rows 1, 2 and 3 and another has row 4, the order is 1, 4, 2, 3. The rows of a key
-// are in stream order; where rows have no key that is the order of the partition. A
-// prompt goes after three rows, and at once where no row can go. The windows bound the rows,
-// and the requests in progress the prompts. Safe for concurrent use.
+// key has rows 1, 2 and 3 and another has row 4, the order is 1, 4, 2, 3. The rows of a
+// key are in stream order; where rows have no key that is the order of the partition. A
+// prompt goes after three rows, and at once where no row can go. The windows bound the
+// rows, and the requests in progress the prompts. It is safe for concurrent use.
 type rowQueue struct {
 	mu      sync.Mutex
 	lines   map[int]*rowLine // by partition; one stays when it is empty
@@ -141,8 +141,8 @@ func (q *rowQueue) nextRow(mayBegin func(*consumer.Row) bool) (w entry, ok bool)
 	return entry{}, false
 }
 
-// take takes out the first row that may begin, or one of its elements: the others stay in
-// its place. ok is false where there is no such row.
+// take takes out the first row that may begin, or one of its elements, while the other
+// elements stay in its place. ok is false where there is no such row.
 func (l *rowLine) take(mayBegin func(*consumer.Row) bool) (w entry, ok bool) {
 	for l.rows.Ready() {
 		if !mayBegin(l.rows.First().row) {
@@ -167,7 +167,7 @@ func (q *rowQueue) mayGo() bool {
 	return slices.ContainsFunc(q.turns, func(l *rowLine) bool { return l.rows.Ready() })
 }
 
-// resume has the next take look again at the rows that might not begin.
+// resume makes the next take look again at the rows that could not begin.
 func (q *rowQueue) resume() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

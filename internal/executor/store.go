@@ -34,8 +34,8 @@ const (
 
 // replyStore keeps replies in a stream, one for each request, by the hash of the request
 // and its target. Stages that share a server share it. It saves money and nothing depends
-// on it: when it fails, calls are made. Safe for concurrent use.
-// A nil store keeps nothing.
+// on it: when it fails, calls are made. It is safe for concurrent use. A nil store keeps
+// nothing.
 type replyStore struct {
 	stream jetstream.Stream // as it was when the store was opened
 	ttl    time.Duration
@@ -43,7 +43,7 @@ type replyStore struct {
 
 	mu       sync.Mutex
 	js       jetstream.JetStream
-	cooldown time.Time // no look-up before
+	cooldown time.Time // no look-up is made before
 }
 
 // openReplyStore finds the stream, or creates it if the configuration allows that.
@@ -76,8 +76,7 @@ func (s *replyStore) newClient(nc *nats.Conn) (jetstream.JetStream, error) {
 		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, _ *nats.Msg, err error) { s.failed("store a reply", err) }))
 }
 
-// Use has the store be reached over another connection, since the present one is closed
-// for good.
+// Use makes the store use another connection, since the present one is closed for good.
 func (s *replyStore) Use(nc *nats.Conn) {
 	if s == nil {
 		return
@@ -157,7 +156,7 @@ func (s *replyStore) last(ctx context.Context, subject string) (*jetstream.RawSt
 func (s *replyStore) put(key, stateID string, a *answer) {
 	body, err := json.Marshal(a)
 	if len(body) > int(s.client().Conn().MaxPayload()) {
-		return // no message holds it, and that is no trouble of the store
+		return // the reply fits in no message, which is no failure of the store
 	}
 	if err == nil {
 		_, err = s.client().PublishMsgAsync(&nats.Msg{

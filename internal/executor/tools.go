@@ -170,7 +170,7 @@ func (p *Prompt) returnsReasoning(value json.RawMessage) bool {
 }
 
 // partOfTool returns the part of replies that a tool of an extra body leads to: calls for
-// a function, citations for a provider's own search, else 0.
+// a function, citations for a provider's own search. It is 0 for any other tool.
 func partOfTool(tool json.RawMessage) llm.Keep {
 	switch text := strings.ToLower(string(tool)); {
 	case strings.Contains(text, `"function"`), strings.Contains(text, "functiondeclarations"), strings.Contains(text, `"input_schema"`),

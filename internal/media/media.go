@@ -29,15 +29,13 @@ import (
 type Reader struct {
 	// MaxBytes bounds the bytes of all media of a row, after decoding.
 	MaxBytes int64
-	// Objects are the object stores. Nil: there are none, and their addresses are left as
-	// they are.
+	// Objects are the object stores. Without them their addresses are left as they are.
 	Objects *Objects
-	// Files are the files that a path may name. Nil: there are none, and a path is an
-	// error.
+	// Files are the files that a path may name. Without them a path is an error.
 	Files *Files
 }
 
-// schemes of sources.
+// These are the beginnings of sources, by which their kinds are told apart.
 const (
 	objectScheme = "nats://"
 	httpsScheme  = "https://"
@@ -95,7 +93,7 @@ func (r *Reader) explain(err error, message, part int) error {
 	return llm.InvalidMedia(fmt.Errorf("message %d, part %d: %w", message, part, err))
 }
 
-// content returns the content behind a source; nil where the provider fetches it.
+// content returns the content behind a source. It is nil where the provider fetches it.
 func (r *Reader) content(ctx context.Context, m *llm.Media, limit int64) (*llm.Content, error) {
 	source := m.Source
 	switch scheme, _, is := strings.Cut(source, "://"); {

@@ -31,15 +31,14 @@ func NewObjects(nc *nats.Conn) *Objects {
 	return s
 }
 
-// Use has the stores be reached over another connection, since the present one is closed
-// for good.
+// Use makes the stores use another connection, since the present one is closed for good.
 func (s *Objects) Use(nc *nats.Conn) {
 	if s != nil {
 		s.nc.Store(nc)
 	}
 }
 
-// object is where an object is.
+// object says where an object is.
 type object struct {
 	source       string // as the row names it
 	bucket, name string
