@@ -1,11 +1,12 @@
 // Package control carries orders to the replicas of a stage over core NATS: pause,
-// resume, probe, drain. Whoever steers sends an order ([Send]), and each replica that it
-// is for carries it out and answers what it did ([Serve]).
+// resume, probe, drain. An operator's command sends an order ([Send]). Each replica that it
+// is for carries it out, and answers what it did ([Serve]).
 //
-// A replica obeys whoever may publish on the subject, if it obeys at all (STAGE_CONTROL):
-// who asked is what the order says. An order is bounded and checked before anything is
-// done. It is carried out once however often it comes, and not at all when it comes late:
-// a client may keep a message while it has no connection, and a replica may be suspended.
+// If a replica obeys at all (STAGE_CONTROL), it obeys everyone who may publish on the
+// subject: nobody can check who the order says has asked. An order is bounded and checked
+// before anything is done. It is carried out once however often it comes, and not at all
+// when it comes late: a client may keep a message while it has no connection, and a
+// replica may be suspended.
 package control
 
 import (
@@ -25,7 +26,7 @@ import (
 func Subject(name string) string { return "llm-stage." + name + ".control" }
 
 const (
-	// Format of orders and answers.
+	// Format is the version of orders and answers.
 	Format = 1
 	// ValidFor is how old an order may be, or how far in the future, by the clocks of two
 	// machines.
@@ -38,15 +39,15 @@ const (
 	partitionHighest = 1023
 )
 
-// Verb is what is asked for.
+// Verb is what an order asks for.
 type Verb string
 
 // The verbs.
 const (
-	Pause  Verb = "pause"  // no call begins, or no row of the partition
+	Pause  Verb = "pause"  // no call begins, or none for a row of the partition
 	Resume Verb = "resume" // ends all that operators have asked for, or that for the partition; a paused stage probes
 	Probe  Verb = "probe"  // the next probe of a pause goes at once
-	Drain  Verb = "drain"  // hand over the partitions, or the one
+	Drain  Verb = "drain"  // all partitions are handed over, or the one that is named
 )
 
 // Verbs are all verbs.
@@ -58,28 +59,28 @@ type Order struct {
 	ID     string    `json:"id"` // of this order, however often it comes
 	Time   time.Time `json:"time"`
 	Verb   Verb      `json:"verb"`
-	// Partition is the one that it is about; nil means all that a replica has.
+	// Partition is the partition that it is about. Nil stands for all that a replica has.
 	Partition *int `json:"partition,omitempty"`
-	// Replicas are the run ids of those that it is for; empty means all.
+	// Replicas are the run ids of the replicas that it is for. Without any it is for all.
 	Replicas []string `json:"replicas,omitempty"`
 	By       By       `json:"by"`
 }
 
-// By is who asks, as the order says: nobody can check it.
+// By says who asks, in the order's own words: nobody can check it.
 type By struct {
 	User    string `json:"user,omitempty"`
 	Host    string `json:"host,omitempty"`
 	Program string `json:"program,omitempty"` // and its arguments
 	PID     int    `json:"pid,omitempty"`
-	// NATSUser is the user that the program has logged in as; ClientID and Server are the
+	// NATSUser is the user that the program has logged in as. ClientID and Server are the
 	// connection, as the server numbers and names it, so that its log or its monitoring
-	// tells who that was.
+	// shows who that was.
 	NATSUser string `json:"nats_user,omitempty"`
 	ClientID uint64 `json:"client_id,omitempty"`
 	Server   string `json:"server,omitempty"`
 }
 
-// String is short, as in "alice@laptop".
+// String returns a short form, as in "alice@laptop".
 func (b By) String() string {
 	who := cmp.Or(b.User, "somebody")
 	if b.Host != "" {
@@ -88,7 +89,7 @@ func (b By) String() string {
 	return who
 }
 
-// Detail is all that is known.
+// Detail returns all that is known of who asks.
 func (b By) Detail() string {
 	text := b.String()
 	var more []string
@@ -142,11 +143,11 @@ func (o *Order) isFor(replica string) bool {
 
 var orderID = regexp.MustCompile(`^[A-Za-z0-9]{8,64}$`)
 
-// errForeign is that a message is no order at all.
+// errForeign says that a message is no order at all.
 var errForeign = errors.New("no order of this program")
 
-// read reads an order. The error says what is wrong with it; one that is no order at all
-// wraps errForeign, and nobody needs an answer to it.
+// read reads an order. The error says what is wrong with it. The error wraps errForeign if
+// the message is no order at all, and then nobody needs an answer to it.
 func read(body []byte, now time.Time) (o Order, err error) {
 	if len(body) > orderBytesMax {
 		return o, fmt.Errorf("%w: %d bytes", errForeign, len(body))

@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Patience is how long answers are waited for, and again the order is sent once in it: a
-// replica that was reconnecting has missed it, and one that has carried it out does not
-// do so twice.
+// Patience is how long answers are waited for. After sendAgain the order is sent once more:
+// a replica that was reconnecting has missed the first one, and a replica that has carried
+// it out does not do so twice.
 const (
 	Patience  = 5 * time.Second
 	sendAgain = 2 * time.Second
@@ -23,8 +23,8 @@ const (
 
 // Send sends an order to a stage, whose Format, ID and Time it sets, and returns the
 // answer of each replica that it is for: it waits until all of these have answered, or
-// for [Patience]. A replica without an answer is missing in the map. The error is of the
-// connection.
+// for [Patience]. A replica without an answer is missing in the map. The error says what
+// is wrong with the connection.
 func Send(ctx context.Context, nc *nats.Conn, stage string, o Order) (map[string]Answer, error) {
 	o.Format, o.ID, o.Time = Format, rand.Text(), time.Now().UTC()
 	body, err := json.Marshal(&o)
@@ -42,7 +42,7 @@ func Send(ctx context.Context, nc *nats.Conn, stage string, o Order) (map[string
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
 	send := func() error {
-		if !nc.IsConnected() { // the client would send it when it is again, however late
+		if !nc.IsConnected() { // the client would send the order once it is connected again, however late
 			return errors.New("not connected to NATS: nothing was sent")
 		}
 		return nc.PublishRequest(Subject(stage), inbox, body)

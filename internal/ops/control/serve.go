@@ -16,23 +16,24 @@ const (
 	// queue is how many orders may wait: what does not fit is dropped, and its sender
 	// gets no answer.
 	queue = 64
-	// remembered is how many orders are known again.
+	// remembered is how many orders are recognised when they come again.
 	remembered = 256
 	// strangersEvery is the shortest time between two lines about messages that are no
 	// orders.
 	strangersEvery = time.Minute
 )
 
-// Replica is who obeys.
+// Replica is the replica that obeys orders.
 type Replica struct {
 	Stage string
 	ID    string // its run id
 	Host  string
-	// Do carries an order out, and returns what it did. One at a time; it must end soon.
+	// Do carries an order out, and returns what it did. It is called for one order at a
+	// time, and must end soon.
 	Do  func(context.Context, *Order) (Outcome, string)
 	Log *slog.Logger
-	// Moved has the connection that takes the place of the present one, where that was
-	// closed for good; nil means that none does.
+	// Moved passes the connection that takes the place of the present one, when that was
+	// closed for good. It is nil if there is never another one.
 	Moved <-chan *nats.Conn
 }
 
@@ -62,7 +63,7 @@ type listener struct {
 	stranger time.Time // when a message that is no order was last logged
 }
 
-// listen has orders go to a channel until stop is called.
+// listen sends orders to a channel until stop is called.
 func (s *listener) listen(orders chan *nats.Msg) (stop func()) {
 	sub, err := s.nc.ChanSubscribe(Subject(s.Stage), orders)
 	if err != nil {
@@ -72,7 +73,7 @@ func (s *listener) listen(orders chan *nats.Msg) (stop func()) {
 	return func() { _ = sub.Unsubscribe() } // no listener remains either way
 }
 
-// handle carries out a message. Whoever has sent it again, because the answer was lost,
+// handle carries out a message. A sender whose answer was lost sends the order again, and
 // gets the same answer.
 func (s *listener) handle(ctx context.Context, m *nats.Msg) {
 	o, err := read(m.Data, time.Now())

@@ -24,13 +24,13 @@ const (
 	statusMaxSize = 16 << 20
 )
 
-// ErrAnyPort is that an address to listen on is any free port, where nobody can be asked.
+// ErrAnyPort says that an address to listen on is any free port, where nobody can be asked.
 var ErrAnyPort = errors.New("any free port: give the address of the dashboard, which the stage prints when it starts")
 
-// errNoStage is that something else than a stage listens at an address.
+// errNoStage says that something else than a stage listens at an address.
 var errNoStage = errors.New("what listens there is no stage")
 
-// NobodyError is that nothing listens at an address.
+// NobodyError says that nothing listens at an address.
 type NobodyError struct{ Addr string }
 
 // Error says what to do.
@@ -48,7 +48,7 @@ func Ask(ctx context.Context, addr string) ([]status.Report, []byte, error) {
 	return ask(ctx, addr, nil)
 }
 
-// ask is [Ask] over connections that dial makes; nil means TCP.
+// ask is [Ask] over connections that dial makes. Without a dial they are TCP.
 func ask(ctx context.Context, addr string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) ([]status.Report, []byte, error) {
 	addr, err := dialAddr(addr)
 	if err != nil {
@@ -81,7 +81,8 @@ func ask(ctx context.Context, addr string, dial func(ctx context.Context, networ
 }
 
 // AskWhole returns what /api/stage says of the process that listens on addr: the whole of
-// each of its stages, as JSON. One of an earlier version says nothing: nil.
+// each of its stages, as JSON. It returns nil for a process of an earlier version, which
+// does not have that address.
 func AskWhole(ctx context.Context, addr string) []json.RawMessage {
 	addr, err := dialAddr(addr)
 	if err != nil {
@@ -100,10 +101,10 @@ func AskWhole(ctx context.Context, addr string) []json.RawMessage {
 	return []json.RawMessage{bytes.TrimSpace(body)}
 }
 
-// newClient returns a client over connections that dial makes; nil means TCP.
+// newClient returns a client over connections that dial makes. Without a dial they are TCP.
 func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
 	return &http.Client{
-		// No proxy: it would be asked for an address of this machine.
+		// There is no proxy: it would be asked for an address of this machine.
 		Transport:     &http.Transport{DialContext: dial, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -25,7 +25,7 @@ type connBound struct {
 
 	mu   sync.Mutex
 	open map[net.Conn]struct{}
-	idle []net.Conn // those of open that are idle, the longest first
+	idle []net.Conn // the open ones that are idle, the longest first
 }
 
 // newConnBound returns a bound of at most that many connections.

@@ -31,7 +31,7 @@ const (
 //	event: end       last, once: the process ends
 //
 // Without a watcher, a second costs one status that is not encoded, and the other
-// replicas are not asked. Create it with [NewLive]. Safe for concurrent use.
+// replicas are not asked. It is created by [NewLive], and safe for concurrent use.
 type Live struct {
 	status  func() status.Report
 	whole   func(ctx context.Context) any // takes a while
@@ -80,7 +80,7 @@ func (l *Live) ask(ctx context.Context) {
 		var next <-chan time.Time // stays nil, and so never fires, while nobody watches
 		if watching {
 			w := l.whole(ctx)
-			if ctx.Err() != nil { // it is not all of it
+			if ctx.Err() != nil { // some replicas were not waited for
 				return
 			}
 			l.mu.Lock()
@@ -141,8 +141,8 @@ func (l *Live) drop(w watcher) {
 	}
 }
 
-// watch adds a watcher with the history and the status in its queue; nil means that there
-// are too many, or the process ends.
+// watch adds a watcher with the history and the status in its queue. It returns nil if
+// there are too many watchers, or if the process ends.
 func (l *Live) watch() watcher {
 	r := l.status()
 	w := make(watcher, 2+watcherQueue)

@@ -16,7 +16,7 @@ import (
 // Rows answers questions about single rows from what is stored. Both take as long as the
 // server does, and end with ctx.
 type Rows struct {
-	// Story returns what /api/row writes as JSON. An error of [tail.IsNoEvent] is that
+	// Story returns what /api/row writes as JSON. Its error is one of [tail.IsNoEvent] if
 	// there is no such row.
 	Story func(ctx context.Context, o tail.StoryOptions) (any, error)
 	// Failures returns what /api/failures writes as JSON.
@@ -94,10 +94,12 @@ func number(text string, least, most uint64) (uint64, error) {
 	return n, nil
 }
 
-// serve answers a question: read reads it from its query, whose names are known.
+// serve answers a question. read reads it from its query, which may have no other names
+// than the known ones.
 //
 // A page of another site cannot read an answer, but it could make a browser ask, again
-// and again: browsers say from where a request comes, and such a one is refused.
+// and again. Browsers say which site a request comes from, and one from another site is
+// refused.
 func (s *rowsServer) serve(w http.ResponseWriter, r *http.Request, known []string, read func(url.Values) (func(context.Context) (any, error), error)) {
 	if from := r.Header.Get("Sec-Fetch-Site"); from != "" && from != "same-origin" && from != "none" {
 		writePlain(w, http.StatusForbidden, "this is for the page of the stage: open that, or the address itself")

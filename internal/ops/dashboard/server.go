@@ -19,13 +19,14 @@ import (
 // Bounds of the HTTP server, besides [MaxConns]. Its clients are scrapers, probes and
 // browsers: small requests and responses.
 const (
-	// ReadTimeout bounds the reading of a request, its header alone too.
+	// ReadTimeout bounds the reading of a request, and also of its header alone.
 	ReadTimeout  = 5 * time.Second
 	writeTimeout = 30 * time.Second // extended by a handler that streams
 	// IdleTimeout bounds how long a connection may be idle.
 	IdleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 16 << 10
-	// For requests that are being answered at a stop, and at a hard stop.
+	// closeGrace and hardCloseGrace are how long a stop, or a hard stop, waits for requests
+	// that are being answered.
 	closeGrace     = 2 * time.Second
 	hardCloseGrace = 300 * time.Millisecond
 )
@@ -41,16 +42,16 @@ type Routes interface {
 type Handlers struct {
 	// Metrics serves /metrics.
 	Metrics http.Handler
-	// Ready answers /readyz: whether the stage is connected, owning or standing by, and
-	// not paused; if not, why.
+	// Ready answers /readyz. It reports whether the stage is connected, owning or standing
+	// by, and not paused, and otherwise why it is not ready.
 	Ready func() (ready bool, reason string)
 	// Status returns what /api/status writes as JSON. It must not block.
 	Status func() any
 	// Whole returns what /api/stage writes as JSON: the stage as all its replicas report
 	// it. It may take as long as they are waited for, and ends with ctx.
 	Whole func(ctx context.Context) any
-	// Control serves POST /api/control, where those who look at the page may steer; nil
-	// means that they may not.
+	// Control serves POST /api/control, by which viewers of the page may steer the stage.
+	// It is nil where they may not.
 	Control http.Handler
 	// Events serves /api/events, until the client leaves or the events end.
 	Events http.Handler

@@ -11,11 +11,10 @@ import (
 
 // Entry is one of several stages of a process.
 type Entry struct {
-	// Name of the stage, of the characters that a name may have; its pages are at
-	// /stages/<name>/.
+	// Name is the name of the stage. Its pages are at /stages/<name>/.
 	Name string
-	// State is what the list of stages shows: the state in one word, and why if that is
-	// not a good one.
+	// State returns what the list of stages shows: the state in one word, and the reason if
+	// that is not a good one.
 	State func() (state, why string)
 	Handlers
 }
@@ -29,7 +28,8 @@ type Site struct {
 	Stages  []Entry
 }
 
-// indexPage lists the stages. It runs no script, and is loaded again each few seconds.
+// indexText is the page that lists the stages. It runs no script, and the browser loads it
+// again every few seconds.
 //
 //go:embed index.html
 var indexText string

@@ -73,7 +73,7 @@ func (c *Chain) Empty() bool {
 	return true
 }
 
-// Reports are those of the plans.
+// Reports returns the reports of the plans.
 func (c *Chain) Reports() (all []*Report) {
 	for _, p := range c.Plans {
 		all = append(all, p.report)

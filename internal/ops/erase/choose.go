@@ -24,8 +24,8 @@ import (
 // partitionLog is what the log of a partition says about its rows.
 type partitionLog struct {
 	number int
-	// since is the first message of the present input stream: those before name rows of
-	// another one. earlier are the terms before it.
+	// since is the first message of the present input stream. The messages before it name
+	// rows of another input stream, and earlier are the terms that have stored them.
 	since   uint64
 	earlier map[string]bool
 	low     uint64 // every row up to it has its result
@@ -33,7 +33,7 @@ type partitionLog struct {
 	key     string // where a row's key is, or empty if results are not in order by key
 
 	tombstones map[uint64]*proof.Tombstone // of the present input, by row
-	replaces   map[uint64]uint64           // by row: the row whose place it takes
+	replaces   map[uint64]uint64           // the row that a row was made in place of
 	results    seqset.Set                  // rows above the mark that have a result
 }
 
@@ -50,7 +50,7 @@ type chooser struct {
 // logs are the logs of the partitions that have one.
 type logs []*partitionLog
 
-// of returns the log of a partition. It must be there.
+// of returns the log of a partition, which must be among them.
 func (l logs) of(partition int) *partitionLog {
 	i := slices.IndexFunc(l, func(l *partitionLog) bool { return l.number == partition })
 	return l[i]
@@ -79,7 +79,7 @@ func (c *chooser) all(ctx context.Context) error {
 	return c.unknown(ctx)
 }
 
-// unknown refuses single rows that are nowhere.
+// unknown returns an error if a single row that was asked for is nowhere.
 func (c *chooser) unknown(ctx context.Context) error {
 	if c.o.Partition >= 0 {
 		return nil
@@ -146,8 +146,8 @@ func (c *chooser) chooseOf(ctx context.Context, number int) error {
 	return c.place(ctx, log, &chosen)
 }
 
-// together adds the rows that are the same row's data: a row that was redriven, and each
-// of its copies.
+// together adds the rows that hold the data of a chosen row: a row that was redriven, and
+// each of its copies.
 func (c *chooser) together(log *partitionLog, chosen *seqset.Set) {
 	firsts := make(map[uint64]bool)
 	for row, first := range log.replaces {

@@ -45,15 +45,15 @@ type Options struct {
 	Resume bool
 	// Partition, unless it is negative, leaves out the rows of all others.
 	Partition int
-	// By is who erases, for the tombstones, and Asked all that is known of it, for the
-	// audit.
+	// By is who erases, for the tombstones, and Asked all that is known of the person, for
+	// the audit.
 	By, Asked string
 	// DeleteBatch deletes the files of a batch at its provider. If it is nil, they stay,
 	// and the report says so.
 	DeleteBatch func(ctx context.Context, b Batch) error
-	// Results, if set, is called with the results that are erased, before any is removed:
-	// whoever has copied them elsewhere removes them there. It may be called again with the
-	// same after an interruption.
+	// Results, if set, is called with the results that are erased, before any is removed. A
+	// caller that has copied them elsewhere removes them there. It may be called again with
+	// the same results after an interruption.
 	Results func(ctx context.Context, results []*jetstream.RawStreamMsg, t *proof.Tombstone) error
 	// Step, if set, is called before each change with what it is. Its error ends the
 	// execution.
@@ -99,7 +99,7 @@ func New(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Opti
 	return p, nil
 }
 
-// Report is what the plan says, and after [Plan.Execute] what was done.
+// Report returns what the plan says, and after [Plan.Execute] what was done.
 func (p *Plan) Report() *Report { return p.report }
 
 // Empty reports whether there is nothing to do.
@@ -107,7 +107,7 @@ func (p *Plan) Empty() bool {
 	return !slices.ContainsFunc(p.rows.list, func(e *erasure) bool { return e.at > 0 || len(e.found) > 0 || len(e.batches) > 0 })
 }
 
-// OwnerPrefix is what the owner of a claim begins with that an erasure has appended.
+// OwnerPrefix begins the owner of a claim that an erasure has appended.
 const OwnerPrefix = "erase-"
 
 // Execute does what the plan says. All tombstones are stored first. From then on the next

@@ -144,7 +144,7 @@ func (r *eraser) bury(ctx context.Context, e *erasure) error {
 	if err != nil {
 		return err
 	}
-	if m == nil { // another erasure was faster
+	if m == nil { // another erasure has removed it meanwhile
 		e.at = 0
 		return nil
 	}
@@ -177,9 +177,9 @@ func (r *eraser) bury(ctx context.Context, e *erasure) error {
 	return nil
 }
 
-// newTombstone is [proof.NewTombstone], also of a result that was stored before there was
-// a chain. No chain needs the hash of its content, which has no random part: with it a
-// short body could be guessed.
+// newTombstone is [proof.NewTombstone], which also serves a result that was stored before
+// there was a chain. In that case the hash of the content is left out: no chain needs it,
+// and since the content has no random part a short body could be guessed by it.
 func newTombstone(m *jetstream.RawStreamMsg) (*proof.Tombstone, error) {
 	if _, chained, err := proof.ChainOf(m.Header); chained || err != nil {
 		return proof.NewTombstone(proof.Result, m.Sequence, m.Header, m.Data)
@@ -285,8 +285,8 @@ func (r *eraser) keepRest(ctx context.Context, f *found) error {
 	return nil
 }
 
-// deleteBatches deletes the files of the row's batches at their provider, each once. One
-// that can't be deleted does not keep the row: a later erasure of it tries again.
+// deleteBatches deletes the files of the row's batches at their provider, each once. If one
+// can't be deleted, the row is erased all the same: a later erasure of it tries again.
 func (r *eraser) deleteBatches(ctx context.Context, e *erasure) error {
 	for _, b := range e.batches {
 		if r.tried[b] {
@@ -345,9 +345,9 @@ func (r *eraser) removeResult(ctx context.Context, e *erasure) error {
 // claimRetry is the wait after the first claim that was refused, as the owner appends, too.
 const claimRetry = 10 * time.Millisecond
 
-// claim appends a claim to the log, on condition that last is still its last message. It
-// says what the last claim has said, and how far the log is. The owner is fenced by it,
-// and goes on with a claim of its own.
+// claim appends a claim to the log, on condition that last is still its last message. The
+// claim repeats what the last claim has said, and adds how far the log is. It fences the
+// owner, which goes on with a claim of its own.
 func (r *eraser) claim(ctx context.Context, partition int, last *jetstream.RawStreamMsg) error {
 	subject := streams.ClaimSubject(r.cfg.Result.Subject, r.cfg.Name, partition)
 	was, _, err := streams.LastClaim(ctx, r.nc, r.cfg.Result.Stream, subject)

@@ -23,8 +23,8 @@ import (
 // Place is a kind of place where a row's text may lie.
 type Place string
 
-// The places, in the order in which they are erased: what says where else to look goes
-// after it, and the result goes last.
+// These are the places, in the order in which they are erased. A place that says where else
+// to look comes after the places that it names, and the result comes last.
 const (
 	PlaceInput   Place = "input"          // the row
 	PlaceLetters Place = "dead_letters"   // the row, beside a failed result
@@ -67,8 +67,8 @@ func (f *finder) all(ctx context.Context) error {
 	return nil
 }
 
-// rowOf returns the chosen row that a state id names, of the row itself or of an element,
-// or nil.
+// rowOf returns the chosen row that a state id names, or nil. The id may be that of an
+// element of the row.
 func (f *finder) rowOf(stateID string) *erasure {
 	id := auditlog.RowStateID(stateID)
 	seq, err := strconv.ParseUint(id[strings.LastIndexByte(id, '/')+1:], 10, 64)
@@ -119,8 +119,8 @@ func (f *finder) findInput(ctx context.Context) error {
 // subjectIsOf reports whether a filter matches a subject.
 func subjectIsOf(filter, subject string) bool { return streams.Overlap(filter, subject) }
 
-// headersOf calls look with the headers of all messages of a stream on a subject, whose
-// stream may be missing.
+// headersOf calls look with the headers of all messages of a stream on a subject. The
+// stream need not exist.
 func (f *finder) headersOf(ctx context.Context, stream, filter string, look func(m *jetstream.RawStreamMsg)) error {
 	err := stored.Each(ctx, f.js, stored.ReadOptions{Stream: stream, Filters: []string{filter}, HeadersOnly: true}, func(m *jetstream.RawStreamMsg) error {
 		look(m)
@@ -187,8 +187,8 @@ func isNoStream(err error) bool {
 	return ok && refused.ErrorCode == jetstream.JSErrCodeStreamNotFound
 }
 
-// findReplies looks for stored replies that a call for one of the rows has brought. Those
-// of an older version don't say whose they are.
+// findReplies looks for stored replies that a call for one of the rows has brought. Replies
+// that an older version has stored don't say which row they are from.
 func (f *finder) findReplies(ctx context.Context) error {
 	nameless := 0
 	err := f.headersOf(ctx, executor.DedupeStream, config.DedupePrefix+">", func(m *jetstream.RawStreamMsg) {
@@ -282,7 +282,7 @@ func (f *finder) ofEvent(event *auditlog.Event, row uint64, owner string) *erasu
 }
 
 // batchOf returns the chosen row of a call that a provider's batch has answered, and the
-// batch, whose files may be there still; or nil.
+// batch, whose files may still be at the provider. It returns nil for any other call.
 func (f *finder) batchOf(event *auditlog.Event) (*erasure, Batch) {
 	c := event.Call
 	if c == nil || c.Lane == "" {
@@ -373,8 +373,8 @@ func (f *finder) findObjects(ctx context.Context) error {
 	return nil
 }
 
-// objectOf returns the chosen row that an object is of, by the record of the object in its
-// bucket, and the object's name; or nil.
+// objectOf returns the chosen row that an object belongs to, by the record of the object in
+// its bucket, and the object's name. It returns nil if that row is not chosen.
 func (f *finder) objectOf(record []byte) (*erasure, string) {
 	var info jetstream.ObjectInfo
 	if json.Unmarshal(record, &info) != nil || info.Deleted {

@@ -10,12 +10,11 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// Report is what an erasure will do, or has done; as JSON it is what -o json prints.
+// Report is what an erasure will do, or has done. -o json prints it as JSON.
 type Report struct {
 	Stage string `json:"stage"`
-	// Rows are those that are chosen and can be erased. Before counts those of them whose
-	// result was erased earlier, Unfinished those whose erasure was begun and not
-	// finished.
+	// Rows are the chosen rows that can be erased. Before counts the ones whose result was
+	// erased earlier, and Unfinished the ones whose erasure was begun and not finished.
 	Rows       []uint64 `json:"rows"`
 	Before     int      `json:"erased_before"`
 	Unfinished int      `json:"unfinished"`
@@ -25,8 +24,8 @@ type Report struct {
 	Pending []Pending `json:"pending"`
 	// Places are where something of the rows lies, in the order in which it is erased.
 	Places []PlaceCount `json:"places"`
-	// Shared counts the calls among them that served other rows, too: their requests and
-	// answers go as a whole.
+	// Shared counts the calls that served other rows, too. Their requests and answers are
+	// removed as a whole.
 	Shared int      `json:"shared_calls"`
 	Notes  []string `json:"notes"`
 	// Failed says what could not be removed, and why.
@@ -131,7 +130,7 @@ func (r *Report) count(rows []*erasure, results string) {
 	}
 }
 
-// summary is the report in a line, for the audit.
+// summary returns the report in a line, for the audit.
 func (r *Report) summary() string {
 	parts := []string{"rows " + rowsText(r.Rows)}
 	for _, c := range r.Places {
@@ -142,7 +141,7 @@ func (r *Report) summary() string {
 	return strings.Join(parts, "; ")
 }
 
-// What each place holds, for people.
+// placeText says what each place holds, for people.
 var placeText = map[Place]string{
 	PlaceInput: "rows", PlaceLetters: "dead letters", PlaceJournal: "kept replies", PlaceReplies: "stored replies (STAGE_DEDUPE)",
 	PlaceObject: "large results", PlaceLane: "records of batches", PlaceBatch: "batches at the provider", PlaceCalls: "prompts and answers of calls",

@@ -22,7 +22,7 @@ type erasure struct {
 	batches   []Batch
 }
 
-// found is one message, or one object, that goes.
+// found is one message, or one object, that is removed.
 type found struct {
 	place  Place
 	stream string
@@ -61,8 +61,8 @@ func (e *erasure) addBatch(b Batch) {
 // result is still there.
 func (e *erasure) begun() bool { return e.tombstone != nil && e.tombstone.Sequence == e.at }
 
-// chosenRows are the rows of an erasure. While rows are chosen they are in no order; sort
-// ends that, and from then on they are found by sequence.
+// chosenRows are the rows of an erasure. While rows are chosen they are in no order. After
+// sort they are found by sequence.
 type chosenRows struct {
 	list  []*erasure
 	byRow map[uint64]*erasure // all that were ever in list

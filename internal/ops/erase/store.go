@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// store is the streams of a stage, as they were when the erasure was planned.
+// store has the streams of a stage, as they were when the erasure was planned.
 type store struct {
 	js  jetstream.JetStream
 	nc  *nats.Conn
@@ -23,8 +23,8 @@ type store struct {
 	input, results, audit *jetstream.StreamInfo // input and audit may be nil
 }
 
-// open looks at the streams that every stage has. One from which nothing can be erased is a
-// [config.Error].
+// open looks at the streams that every stage has. A stream from which nothing can be erased
+// is a [config.Error].
 func (s *store) open(ctx context.Context) (err error) {
 	if s.results, err = s.stream(ctx, s.cfg.Result.Stream); err != nil {
 		return err

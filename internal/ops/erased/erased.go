@@ -16,8 +16,8 @@ import (
 )
 
 // Each calls f with the tombstones of the erased rows of a partition, in the order in
-// which they were stored, until its error, which it returns. A message there that is none
-// is an error.
+// which they were stored. It returns the first error of f. A message there that is no
+// tombstone is an error.
 func Each(ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int, f func(*proof.Tombstone) error) error {
 	o := stored.ReadOptions{Stream: cfg.Result.Stream, Filters: []string{stored.ErasedSubject(cfg, strconv.Itoa(partition), "*")}}
 	return stored.Each(ctx, js, o, func(m *jetstream.RawStreamMsg) error {

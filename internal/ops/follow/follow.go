@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Tests of processes in real time shorten these.
+// These are variables because tests of processes in real time shorten them.
 var (
 	// poll is the time between two looks at which process serves a store.
 	poll = 500 * time.Millisecond
@@ -29,8 +29,8 @@ var (
 // ErrServerEnded ends the reading from an embedded server that is gone.
 var ErrServerEnded = errors.New("the process that served the store has ended")
 
-// ReadFunc reads what it has not read yet: with more until ctx ends, else what is stored
-// now.
+// ReadFunc reads what it has not read yet. With more it reads until ctx ends, and otherwise
+// what is stored now.
 type ReadFunc func(ctx context.Context, js jetstream.JetStream, more bool) error
 
 // Run calls read until ctx ends, which is no error. It never keeps an embedded store open
@@ -98,7 +98,7 @@ func changed(dir string) time.Time {
 	return info.ModTime()
 }
 
-// server reads until the process that serves the store does so no more, which is no error.
+// server reads until the process that serves the store ends, which is no error.
 func (f *follower) server(ctx context.Context) error {
 	ctx, stop := WhileServed(ctx, f.cfg.Data.Dir)
 	defer stop()
@@ -117,15 +117,15 @@ func (f *follower) server(ctx context.Context) error {
 // errServed says that a process has begun to serve the store.
 var errServed = errors.New("another process serves the store")
 
-// stored reads a store that no process serves; there may be none yet.
+// stored reads a store that no process serves. The store may not exist yet.
 func (f *follower) stored(ctx context.Context) error {
 	if has, err := jobs.HasStore(f.cfg.Data.Dir); !has || err != nil {
 		return err
 	}
 	err := f.connected(ctx, func(conn *natsconn.Conn, js jetstream.JetStream) error {
-		// None served it when this was called, and then another command or a stage was
-		// faster than this process. Its server may end in the middle of the reading,
-		// which only [follower.server] takes for no error.
+		// No process served the store when this was called, and then another command or a
+		// stage was faster than this process. Its server may end in the middle of the
+		// reading. Only [follower.server] does not take that for an error.
 		if conn.Server == nil {
 			return errServed
 		}
@@ -152,11 +152,11 @@ func (f *follower) connected(ctx context.Context, g func(*natsconn.Conn, jetstre
 }
 
 // WhileServed returns a context that ends with [ErrServerEnded] when the process that
-// serves the embedded store in dir does so no more: a connection to it would only be
-// tried again, since the address of the next process is another one. The caller must call
+// serves the embedded store in dir ends. Without it a connection to that process would be
+// tried again for ever, since the next process has another address. The caller must call
 // stop.
 func WhileServed(ctx context.Context, dir string) (served context.Context, stop func()) {
-	addr, _, _ := natsd.Discover(dir) // none: it has ended just now, which is found next
+	addr, _, _ := natsd.Discover(dir) // it is empty if the process has ended just now, which is found next
 	served, end := context.WithCancelCause(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
