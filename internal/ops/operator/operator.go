@@ -1,6 +1,6 @@
 // Package operator does what an operator asks of a stage: it finds the replicas that a
-// wish is about, sends them the order, and tells what became of it at each. The commands
-// and the buttons of the page are two ways to ask it.
+// wish is about, sends them the order, and reports what became of it at each. The commands
+// and the buttons of the page are two ways to use it.
 package operator
 
 import (
@@ -21,8 +21,8 @@ import (
 type Wish struct {
 	Verb      control.Verb `json:"verb"`
 	Partition *int         `json:"partition"` // or nil for all that a replica has
-	// Replica is the run id of one, the begin of it, or its host; empty means all, but
-	// for a drain without a partition.
+	// Replica is the run id of one replica, the beginning of that id, or its host. If it is
+	// empty the wish is for all replicas, except that a drain then needs a partition.
 	Replica string     `json:"replica"`
 	By      control.By `json:"-"`
 }
@@ -33,10 +33,10 @@ type Outcome struct {
 	Host    string `json:"host"`
 	Outcome string `json:"outcome"` // done, nothing, refused, no answer, not asked
 	Text    string `json:"text"`
-	Failed  bool   `json:"failed"` // it may not have been done
+	Failed  bool   `json:"failed"` // the order may not have been carried out
 }
 
-// check returns the error of a wish that no stage could carry out.
+// check returns why no stage could carry out the wish, or nil.
 func (w *Wish) check() error {
 	switch {
 	case !slices.Contains(control.Verbs, w.Verb):
@@ -157,7 +157,7 @@ func choose(whole *replicas.Whole, name string) (chosen []replicas.Replica, err 
 	return chosen, nil
 }
 
-// Connection returns who asks over a connection, as far as it is known; by has the rest.
+// Connection completes by, which says who asks, with what is known of the connection.
 func Connection(nc *nats.Conn, by control.By) control.By {
 	by.Server = cmp.Or(by.Server, nc.ConnectedServerName())
 	if id, err := nc.GetClientID(); err == nil {

@@ -18,8 +18,8 @@ const wishBytesMax = 4 << 10
 // Page serves POST /api/control: the wish of somebody who looks at the page, as JSON. It
 // answers with {"outcomes": […]}, 409 if a replica did not do it, or {"error": "…"}.
 //
-// Whoever may open the page may ask. So no other site may have a browser ask in its
-// place: the request must be JSON, which no form sends, and of the same origin.
+// Everyone who may open the page may ask. So no other site may make a browser ask: the
+// request must be JSON, which no form sends, and of the same origin.
 type Page struct {
 	// Steer carries out the wish.
 	Steer func(context.Context, Wish) ([]Outcome, error)
@@ -61,8 +61,8 @@ func (p Page) serve(w http.ResponseWriter, r *http.Request) {
 	answer(w, status, outcomes, err)
 }
 
-// read takes members that a wish has, and no others: without a partition or a replica it
-// is for all of them, so a name that is misspelt would pause the whole stage.
+// read reads a wish, and refuses members that a wish does not have. Without a partition
+// or a replica it is for all of them, so a misspelt name would pause the whole stage.
 func read(body io.Reader, wish *Wish) error {
 	d := json.NewDecoder(body)
 	d.DisallowUnknownFields()

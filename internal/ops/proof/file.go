@@ -22,27 +22,28 @@ type File struct {
 	Stage     string `json:"stage"`
 	Partition int    `json:"partition"`
 	Row       uint64 `json:"row"`
-	// Previous is the value of the chain before the message: zeros if it is the first.
+	// Previous is the value of the chain before the message. It is zero if the message is
+	// the first.
 	Previous Hash    `json:"previous"`
 	Message  Message `json:"message"`
 	// RowEvent is null where the audit no longer has it, and Calls where it lacks one.
 	RowEvent *Event  `json:"row_event"`
 	Calls    []Calls `json:"calls"`
-	// Steps are the records of the messages behind, in the order of the log. The last one
-	// is that of the root.
+	// Steps are the records of the messages behind the result, in the order of the log. The
+	// last record is the one of the root.
 	Steps []Record `json:"steps"`
 	Root  Root     `json:"root"`
 }
 
-// Message is a result as it is stored. Body has the bytes of the object, where the message
-// names one.
+// Message is a result as it is stored. If the message names an object, Body has the bytes
+// of the object.
 type Message struct {
 	Headers map[string][]string `json:"headers"`
 	Body    []byte              `json:"body"`
 }
 
-// Event is an event of the audit as it was recorded. One that is stored shorter has only
-// the hash that it had.
+// Event is an event of the audit as it was recorded. If the event is stored shorter, only
+// the hash of the whole event is left.
 type Event struct {
 	Data     []byte `json:"data,omitempty"`
 	Recorded *Hash  `json:"recorded,omitempty"`
@@ -58,8 +59,8 @@ func (e *Event) hash() (Hash, error) {
 	return *e.Recorded, nil
 }
 
-// isFor reports whether a call was for an element. One of which only the hash is left may
-// have been for any.
+// isFor reports whether a call may have been for an element. A call of which only the hash
+// is left may have been for any.
 func (e *Event) isFor(item int) bool {
 	var call struct {
 		Item  *int  `json:"item"`
@@ -83,9 +84,9 @@ type Calls struct {
 type Checked struct {
 	File   *File
 	Proven []string // each a sentence
-	// Lacks says what the file has nothing about, such as events that had expired.
+	// Lacks says what the file cannot prove, for example because events had expired.
 	Lacks []string
-	// Kept says that the root is one of those that were given.
+	// Kept says that the root is among the roots that were given.
 	Kept bool
 }
 
@@ -140,7 +141,8 @@ func readFile(text []byte) (*File, error) {
 // checkNames checks that each object of the JSON value that comes next has each name once,
 // and as this package writes it. The decoder takes names in any case, and the last of
 // several, so people could see another message in the file than the one that was checked.
-// Names of headers are anybody's. of is the member that has the value.
+// Names of headers are not checked, since anybody may choose them. of is the name of the
+// member that has the value.
 func checkNames(d *json.Decoder, of string) error {
 	token, err := d.Token()
 	if err != nil {

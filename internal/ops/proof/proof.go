@@ -45,7 +45,7 @@ func HashOf(b []byte) Hash { return sha256.Sum256(b) }
 // String is the hash in lower-case hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// MarshalText makes the hash hexadecimal in JSON.
+// MarshalText returns what String returns. It never fails.
 func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
 // UnmarshalText reads what MarshalText has written.
@@ -78,8 +78,8 @@ var headNames = []string{
 	"Stage-Replaces", "Stage-Source-Seq", "Stage-Source-Stream", "Stage-State-Id", "Stage-Status",
 }
 
-// Head is what stays of a message for ever: its kind, and the headers that say which row
-// it is of, who has stored it and how far the log is with it.
+// Head returns what stays of a message for ever: its kind, and the headers that say which
+// row it is about, who has stored it and how far the log is with it.
 func Head(kind Kind, header map[string][]string) string {
 	var b strings.Builder
 	b.WriteString("llm-stage " + string(kind) + "\n")
@@ -89,8 +89,8 @@ func Head(kind Kind, header map[string][]string) string {
 	return b.String()
 }
 
-// Content is what may be erased of a message: its other headers, but for the chain itself
-// and those that speak to the server, and the SHA-256 of its body. A body that is an
+// Content returns what may be erased of a message: the SHA-256 of its body, and its other
+// headers except for the chain itself and the headers for the server. A body that is an
 // object has the hash that the message names.
 func Content(header map[string][]string, body Hash) string {
 	if digest := header[headerObjectDigest]; len(digest) > 0 {
@@ -130,7 +130,7 @@ func RecordOfHash(kind Kind, header map[string][]string, body Hash) Record {
 	return Record{Head: HashOf([]byte(Head(kind, header))), Content: HashOf([]byte(Content(header, body)))}
 }
 
-// MarshalText makes the record 128 hexadecimal digits in JSON.
+// MarshalText returns the record as 128 hexadecimal digits. It never fails.
 func (r Record) MarshalText() ([]byte, error) {
 	return []byte(r.Head.String() + r.Content.String()), nil
 }
@@ -153,9 +153,9 @@ func (h Hash) Next(r Record) Hash {
 	return sha256.Sum256(append(append(append(b, h[:]...), r.Head[:]...), r.Content[:]...))
 }
 
-// ChainOf returns the value of the chain that a message carries. ok is false where it
-// carries none, as one of a version before the chain. An error means that it carries no
-// such value.
+// ChainOf returns the value of the chain that a message carries. ok is false if it
+// carries none, because a version before the chain has stored it. It is an error if the
+// header is no value of a chain.
 func ChainOf(header map[string][]string) (value Hash, ok bool, err error) {
 	values := header[HeaderChain]
 	if len(values) == 0 {
@@ -168,13 +168,13 @@ func ChainOf(header map[string][]string) (value Hash, ok bool, err error) {
 	return value, true, err
 }
 
-// EventName is what a result calls its row event: the first 16 bytes of the event's
-// SHA-256, in base64url without padding.
+// EventName returns the name by which a result refers to its row event: the first 16 bytes
+// of the event's SHA-256, in base64url without padding.
 func EventName(event Hash) string { return base64.RawURLEncoding.EncodeToString(event[:16]) }
 
-// Calls returns the hash of the calls of a row with one more, from the hash of those
-// before, which is zero for none, and that of the call's event as recorded. A row event
-// has it as calls_hash.
+// Calls returns the hash of the calls of a row with one more call. h is the hash of the
+// calls before, which is zero if there are none, and event the hash of the call's event
+// as it was recorded. A row event has it as calls_hash.
 func (h Hash) Calls(event Hash) Hash {
 	return sha256.Sum256(append(h[:], event[:]...))
 }

@@ -17,12 +17,12 @@ type Tombstone struct {
 	// results stream.
 	Row      uint64 `json:"row"`
 	Sequence uint64 `json:"sequence"`
-	// Head is the message's head, see [Head], Content the hash of its content, and Chain
-	// the value that the message carried.
+	// Head is the message's head, see [Head]. Content is the hash of its content, and Chain
+	// the value of the chain that the message carried.
 	Head    string `json:"head"`
 	Content Hash   `json:"content"`
 	Chain   Hash   `json:"chain"`
-	// Who has erased it, when, and how much of what, by the place where it was.
+	// These say who has erased it, when, and how much, by the place where it was.
 	Who     string         `json:"who"`
 	At      time.Time      `json:"at"`
 	Removed map[string]int `json:"removed,omitempty"`
@@ -44,8 +44,8 @@ func NewTombstone(kind Kind, sequence uint64, header map[string][]string, body [
 	return t, nil
 }
 
-// ParseTombstone reads the body of a tombstone's message. An error means that it is none:
-// it is no JSON, or its head is not of its row.
+// ParseTombstone reads the body of a tombstone's message. It is an error if that is no
+// tombstone, because it is no JSON or its head is about another row.
 func ParseTombstone(body []byte) (*Tombstone, error) {
 	t := new(Tombstone)
 	if err := json.Unmarshal(body, t); err != nil {
@@ -67,7 +67,7 @@ func (t *Tombstone) Record() Record { return Record{Head: HashOf([]byte(t.Head))
 // Follows reports whether the erased message followed one with this value of the chain.
 func (t *Tombstone) Follows(before Hash) bool { return before.Next(t.Record()) == t.Chain }
 
-// Kind is what the erased message was.
+// Kind returns what the erased message was.
 func (t *Tombstone) Kind() Kind {
 	first, _, _ := strings.Cut(t.Head, "\n")
 	return Kind(strings.TrimPrefix(first, "llm-stage "))

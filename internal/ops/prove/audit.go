@@ -104,8 +104,9 @@ func (p *prover) events(ctx context.Context, back time.Duration) (row *auditlog.
 	return row, calls, err
 }
 
-// choose returns the calls that a row event counts: those whose hash it has. They are
-// consecutive calls of one process, or of each element. It returns nil if some are missing.
+// choose returns the calls that a row event counts: the ones whose hash it has. They are
+// consecutive calls of one process, for the row or for each element. It returns nil if some
+// are missing.
 func choose(row *auditlog.Row, calls []call) []proof.Calls {
 	calls = unique(calls)
 	if !slices.ContainsFunc(calls, func(c call) bool { return c.item != wholeRow }) {

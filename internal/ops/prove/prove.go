@@ -24,15 +24,15 @@ const StepsMax = 100_000
 // Options select what is proven.
 type Options struct {
 	Row uint64
-	// Partition is the row's, or -1: it is looked for in all.
+	// Partition is the row's partition. With -1 the row is looked for in all partitions.
 	Partition int
-	// Roots are ends that the logs had. The proof leads to the first of them that is not
-	// before the result. Without any it leads to the present end.
+	// Roots are earlier ends of the logs. The proof leads to the first of them that is not
+	// before the result. Without roots it leads to the present end.
 	Roots []proof.Root
 }
 
-// Row returns the proof of a row. Of several results of a row, as where the input was
-// created again, it is that of the last one. An error names what is missing.
+// Row returns the proof of a row. If the row has several results, for example because the
+// input was created again, it proves the last one. An error names what is missing.
 func Row(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Options) (*proof.File, error) {
 	p := &prover{js: js, cfg: cfg, o: o}
 	partitions, err := stored.Partitions(ctx, js, cfg)

@@ -19,7 +19,7 @@ type letters struct {
 	at     map[string]uint64 // sequence of the newest letter of a row, by the row's state id; some 100 bytes for each row
 }
 
-// letterID is what the message id of a dead letter has behind the row's state id.
+// letterID ends the message id of a dead letter, after the row's state id.
 const letterID = "/dead-letter"
 
 // readLetters reads which rows have dead letters. Without STAGE_DEAD_LETTER_SUBJECT there

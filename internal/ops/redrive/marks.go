@@ -45,13 +45,13 @@ const (
 // stores the first mark again, on condition that it is still the last. It then searches
 // the input for the row, from where the input ended when the first mark was made.
 //
-// One mark would not do. If the first were final, a kill before the append would lose the
-// row; if it stayed begun, a row that has left the input since (acked, expired, purged)
-// would be published again. If only the second were stored, each redrive would have to
-// read the whole input for rows whose mark is missing.
+// One mark would not be enough. If the first were final, a kill before the append would
+// lose the row. If it stayed begun, a row that has left the input since (acked, expired,
+// purged) would be published again. If only the second were stored, each redrive would
+// have to read the whole input for rows whose mark is missing.
 type redriveMarks struct {
 	done  seqset.Set              // sequences of results whose second mark is stored
-	begun map[uint64]*redriveMark // the others with a mark, by sequence of the result
+	begun map[uint64]*redriveMark // first marks without a second one, by sequence of the result
 }
 
 // redriveMark is a mark that is begun.
@@ -123,8 +123,8 @@ func (r *redriver) findRows(ctx context.Context, begun map[uint64]*redriveMark) 
 	}
 }
 
-// inputFrom returns a function that reads the headers of the input from a sequence on;
-// sequence 0 is the end.
+// inputFrom returns a function that reads the headers of the input from a sequence on. At
+// the end it returns the sequence 0.
 func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nats.Header, uint64, error), stop func(), err error) {
 	stream, filter := r.cfg.Input.Stream, r.cfg.Input.PartitionSubject(r.partition)
 	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // such a stream allows no second reader, and holds few rows
@@ -150,7 +150,8 @@ func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nat
 	}, reader.Close, nil
 }
 
-// flush publishes the group: marks, rows, marks. Once begun it is not interrupted.
+// flush publishes the group: the first marks, the rows, and the second marks. Once it has
+// begun it is not interrupted.
 func (r *redriver) flush(ctx context.Context) error {
 	if len(r.group) == 0 {
 		return nil
@@ -252,8 +253,8 @@ func (r *redriver) storeMarks(ctx context.Context, rows []*redriveRow, key strin
 	return ours, nil
 }
 
-// explainMark returns the error of a mark that is not stored: with the cause where no
-// stream takes it.
+// explainMark returns the error of a mark that is not stored. It adds the cause if no
+// stream takes marks.
 func (r *redriver) explainMark(result uint64, err error) error {
 	err = fmt.Errorf("mark result %d as redriven on %s: %w", result, r.markSubject(">"), err)
 	if errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) {

@@ -39,8 +39,8 @@ const (
 type Options struct {
 	Reasons []string // only results that failed for one of these reasons; empty means all
 	DryRun  bool     // count and publish nothing
-	// Only selects results by their sequence in the results stream: the others are not
-	// even counted. If it is nil, all are.
+	// Only selects results by their sequence in the results stream. The others are not even
+	// counted. Without it all results are selected.
 	Only func(at uint64) bool
 }
 
@@ -80,7 +80,7 @@ func (r *Report) Write(w io.Writer) {
 	}
 }
 
-// leftOut explains why the others were not published.
+// leftOut explains why the rows that were not published are left out.
 func (r *Report) leftOut() string {
 	var b strings.Builder
 	for _, part := range []struct {
@@ -119,7 +119,7 @@ type redriver struct {
 
 	letters *letters // of all partitions, or nil until they are read
 
-	// Read once, before the first result.
+	// These are read once, before the first result.
 	marks *redriveMarks
 	since uint64 // results before are of another input stream
 
@@ -243,8 +243,8 @@ func (r *redriver) countErased(ctx context.Context) error {
 	})
 }
 
-// compareInput sets since: the first result of the present input stream. The sequences of
-// those before mean rows that are gone.
+// compareInput sets since: results from there on are about rows of the present input stream,
+// and earlier ones about rows of another stream, which are gone.
 func (r *redriver) compareInput(ctx context.Context) error {
 	claims, err := stored.ReadClaims(ctx, r.js, r.cfg, r.partition, r.results.CachedInfo().State.LastSeq)
 	if err != nil {
@@ -308,8 +308,8 @@ func (r *redriver) failed(ctx context.Context, at uint64, header nats.Header) er
 	return nil
 }
 
-// original returns the new row of a failed result, or nil if it can't be redriven,
-// which is counted.
+// original returns the new row of a failed result. If it can't be redriven, original counts
+// the reason and returns nil.
 func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) (*redriveRow, error) {
 	seq, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	if source := header.Get(streams.HeaderSourceStream); source != "" && source != r.cfg.Input.Stream {
@@ -427,10 +427,10 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Data}, nil
 }
 
-// copySubject returns the subject for a copy of a row that is a result of another stage;
-// empty means that the row is none, or lies outside of that stage's log. Within the log a
-// copy would be an end that the stage does not know: it would be fenced, and find on
-// taking over again that the log does not end with a row of its own.
+// copySubject returns the subject for a copy of a row that is a result of another stage. It
+// is empty if the row is no such result, or lies outside of that stage's log. The copy must
+// not be in the log, where it would be an end that the stage does not know: the stage would
+// be fenced, and when it takes over again the log would not end with a row of its own.
 func (r *redriver) copySubject(m *jetstream.RawStreamMsg) (string, error) {
 	filter := r.cfg.Input.PartitionSubject(r.partition)
 	subject, ok := streams.CopySubject(filter, m.Subject, r.cfg.Name)

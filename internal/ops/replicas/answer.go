@@ -13,24 +13,23 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// answerEvery is the shortest time between two summaries: whoever asks more often gets
+// answerEvery is the shortest time between two summaries. A question that comes sooner gets
 // the last one again.
 const answerEvery = 100 * time.Millisecond
 
 const (
-	// rowWithin is how long the parts of a replica have to say where a row is: less than
-	// whoever asks waits for.
+	// rowWithin is how long the parts of a replica have to say where a row is. It is less
+	// than the time for which answers are waited for.
 	rowWithin = 200 * time.Millisecond
 	// rowsAtOnce bounds the rows that are looked for.
 	rowsAtOnce = 4
 )
 
-// Answerer answers for a replica, and looks at the whole stage on its behalf. Create it
-// with [New], run it once with [Answerer.Run]. Safe for concurrent use.
+// Answerer answers for a replica, and looks at the whole stage on its behalf. It is created
+// by [New], runs once by [Answerer.Run], and is safe for concurrent use.
 type Answerer struct {
 	// Row returns the calls in flight of a row, and why the row waits. It is set before
-	// Run, and is called with a context of [rowWithin]. It is nil if
-	// nobody knows.
+	// Run, and is called with a context of [rowWithin]. It is nil if nobody knows.
 	Row func(ctx context.Context, row uint64) ([]Call, *hold.Hold)
 
 	nc   atomic.Pointer[nats.Conn]
@@ -55,7 +54,7 @@ func New(nc *nats.Conn, stage string, own func() Summary, log *slog.Logger) *Ans
 	return a
 }
 
-// Use has it answer and ask over another connection, since the present one is closed for
+// Use makes it answer and ask over another connection, since the present one is closed for
 // good.
 func (a *Answerer) Use(nc *nats.Conn) {
 	a.nc.Store(nc)
@@ -65,11 +64,11 @@ func (a *Answerer) Use(nc *nats.Conn) {
 	}
 }
 
-// Run answers until ctx ends, and then tells the others that this replica has left, so
+// Run answers until ctx ends. Then it sends the others word that this replica has left, so
 // that it is not missed. Where the server does not allow the subscription the
 // connection's error handler reports that.
 func (a *Answerer) Run(ctx context.Context) {
-	asked := make(chan *nats.Msg, 64) // a burst; who gets no answer asks again
+	asked := make(chan *nats.Msg, 64) // for a burst: beyond it a question gets no answer
 	stop := a.listen(asked)
 	defer func() { stop() }()
 	var answer []byte
@@ -102,7 +101,7 @@ func (a *Answerer) Run(ctx context.Context) {
 	}
 }
 
-// listen has questions go to asked until stop is called.
+// listen sends questions to asked until stop is called.
 func (a *Answerer) listen(asked chan *nats.Msg) (stop func()) {
 	sub, err := a.nc.Load().ChanSubscribe(Subject(a.name), asked)
 	if err != nil {
@@ -121,9 +120,10 @@ func (a *Answerer) rowAsked(body []byte) uint64 {
 	return q.Row
 }
 
-// answerRow answers a question about a row: with a summary that has nothing but its calls
-// in flight, and why it waits. The parts that know it answer between two steps of their
-// work, so others are answered meanwhile; what is more than rowsAtOnce is not answered.
+// answerRow answers a question about a row, by a summary that has nothing but the calls of
+// the row that are in flight, and why it waits. The parts that know this answer between two
+// steps of their work, so other questions are answered meanwhile. Beyond rowsAtOnce such
+// questions get no answer.
 func (a *Answerer) answerRow(ctx context.Context, rows *sync.WaitGroup, row uint64, reply string) {
 	select {
 	case a.rows <- struct{}{}:
@@ -159,7 +159,8 @@ func (a *Answerer) answer() []byte {
 	return body
 }
 
-// summary is that of this replica, with whom it misses and who has left.
+// summary returns the summary of this replica, with the replicas that it misses and those
+// that have left.
 func (a *Answerer) summary() Summary {
 	s := a.own()
 	missing, departed := a.memory.known(time.Now())
@@ -173,18 +174,18 @@ func (a *Answerer) summary() Summary {
 	return s
 }
 
-// bytesMax is far below what the server takes.
+// bytesMax bounds a summary, far below what the server takes.
 func (a *Answerer) bytesMax() int { return int(min(summaryBytesMax, a.nc.Load().MaxPayload()/2)) }
 
-// heard takes the last word of another replica.
+// heard notes the last word of another replica, which has left.
 func (a *Answerer) heard(body []byte) {
 	if s, note := decode(a.name, body); note == "" && s.Departing {
 		a.memory.depart(s.Replica, time.Now())
 	}
 }
 
-// depart tells the others that this replica has ended in order. A message that is lost
-// costs a minute in which it is shown as missing.
+// depart sends the others word that this replica has ended in order. If the message is
+// lost, the replica is shown as missing for a minute.
 func (a *Answerer) depart() {
 	if !a.nc.Load().IsConnected() {
 		return
@@ -202,8 +203,8 @@ func (a *Answerer) depart() {
 	}
 }
 
-// Look returns the whole stage: it asks the others, unless somebody looked within the
-// last [GatherFor]. Who looks while another does gets the same. It takes [GatherFor], or
+// Look returns the whole stage. It asks the others, unless somebody looked within the last
+// [GatherFor]. Several looks at the same time share one question. It takes [GatherFor], or
 // less if ctx ends.
 func (a *Answerer) Look(ctx context.Context) Whole {
 	began := time.Now()

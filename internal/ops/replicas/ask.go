@@ -32,7 +32,7 @@ func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathere
 	return ask(ctx, nc, stage, own, nil)
 }
 
-// question is what replicas are asked; an empty message asks for the summary.
+// question is what replicas are asked. An empty message asks for the summary.
 type question struct {
 	Row uint64 `json:"row"` // for the calls in flight of this row of the input stream, and what it waits for
 }
@@ -43,10 +43,10 @@ type RowCall struct {
 	Call
 }
 
-// AskRow asks all replicas which calls of a row are in flight, the oldest first, since the
-// audit has only those that have ended, and what the row waits for. It takes [GatherFor],
-// like [Ask]. Where nobody can be asked there is nothing: replicas of an earlier version
-// do not say.
+// AskRow asks all replicas which calls of a row are in flight, and what the row waits for.
+// The audit has only calls that have ended. The calls come with the oldest first. It takes
+// [GatherFor], like [Ask]. It returns nothing if nobody can be asked, and replicas of an
+// earlier version do not answer.
 func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls []RowCall, wait *hold.Hold) {
 	body, err := json.Marshal(question{Row: row})
 	if err != nil {
@@ -71,7 +71,7 @@ func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls
 
 func ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary, question []byte) Gathered {
 	g := Gathered{Stage: stage, Own: own}
-	if !nc.IsConnected() { // the client would keep the message until it is
+	if !nc.IsConnected() { // the client would keep the message until it is connected
 		g.Problem = "not connected to NATS"
 		return g
 	}
@@ -120,7 +120,7 @@ func ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary, questio
 func noResponders(m *nats.Msg) bool { return len(m.Data) == 0 && m.Header.Get("Status") == "503" }
 
 // whyDenied returns why there was no answer, if the server has denied a message on one of
-// these subjects; else empty.
+// these subjects. Otherwise it returns "".
 func whyDenied(nc *nats.Conn, subjects ...string) string {
 	if err := streams.Violation(nc, subjects...); err != nil {
 		return err.Error()
@@ -128,11 +128,10 @@ func whyDenied(nc *nats.Conn, subjects ...string) string {
 	return ""
 }
 
-// errNobody is that no replica has answered.
+// errNobody says that no replica has answered.
 var errNobody = errors.New("no replica answers")
 
-// Nobody returns an error that says what to check where a whole has no replica that
-// answers; else nil.
+// Nobody returns an error that says what to check if no replica answers, and otherwise nil.
 func (w *Whole) Nobody(subject string) error {
 	if slices.ContainsFunc(w.Replicas, func(r Replica) bool { return r.Status == Answers }) {
 		return nil

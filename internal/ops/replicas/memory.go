@@ -10,9 +10,9 @@ import (
 	"github.com/llm-stage/stage/internal/ops/status"
 )
 
-// Memory knows which replicas have answered within the last minute, so that one that
-// falls silent is missed. It holds [Most] replicas. The zero value is not usable: see
-// [NewMemory]. Safe for concurrent use.
+// Memory knows which replicas have answered within the last minute, so that a replica that
+// falls silent is missed. It holds [Most] replicas. It is created by [NewMemory], and safe
+// for concurrent use.
 type Memory struct {
 	mu       sync.Mutex
 	seen     map[string]Replica
@@ -43,14 +43,15 @@ func (m *Memory) depart(replica string, at time.Time) {
 	}
 }
 
-// missing returns those that were seen within the last minute and are not among the
+// missing returns the replicas that were seen within the last minute, are not among the
 // present ones, and have not left.
 func (m *Memory) missing(present map[string]bool, now time.Time) (list []Replica) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.forget(now)
 	for id, r := range m.seen {
-		// One that was stopping when it was last seen has ended since, or is about to.
+		// A replica that was stopping when it was last seen has ended since, or is about
+		// to.
 		if _, left := m.departed[id]; !left && !present[id] && r.State != status.StateStopping {
 			list = append(list, r)
 		}

@@ -1,13 +1,13 @@
 // Package replicas shows the whole stage. Each replica answers requests on a subject of
-// core NATS with a bounded summary of itself ([Answerer]); whoever asks gathers the
-// answers for 300 ms ([Ask]) and puts them together ([Merge]):
+// core NATS with a bounded summary of itself ([Answerer]). The program that asks gathers
+// the answers for 300 ms ([Ask]) and puts them together ([Merge]):
 //
 //	own := replicas.Summarize(&report, partitions)
 //	whole := replicas.Merge(replicas.Ask(ctx, nc, "stage", &own), memory, time.Now())
 //
 // It is for people, and nothing depends on it: an answer that is lost, late or a lie is a
-// wrong line in a table. Nobody sends anything unless somebody asks, but for the word of
-// a replica that leaves.
+// wrong line in a table. Replicas only send something when they are asked, and when they
+// leave.
 package replicas
 
 import (
@@ -25,8 +25,8 @@ import (
 func Subject(name string) string { return "llm-stage." + name + ".status" }
 
 const (
-	// Format of the summaries. Members may be added; it changes when one changes its
-	// meaning.
+	// Format is the version of the summaries. Members may be added without a new version.
+	// It changes when a member changes its meaning.
 	Format = 1
 	// GatherFor is how long answers are waited for.
 	GatherFor = 300 * time.Millisecond
@@ -36,7 +36,7 @@ const (
 	FirstWithin = 3 * time.Second
 	// MissingFor is how long a replica that answers no more is shown.
 	MissingFor = time.Minute
-	// Most replicas of a stage are shown, and remembered.
+	// Most is how many replicas of a stage are shown, and remembered.
 	Most = 256
 
 	summaryBytesMax = 256 << 10
@@ -73,8 +73,8 @@ type Call struct {
 	Since    time.Time `json:"since"`
 }
 
-// Facts are what is shown of one replica. Those that /api/status has, too, have the same
-// names there.
+// Facts are what is shown of one replica. The facts that /api/status also has, have the
+// same names there.
 type Facts struct {
 	Replica        string                `json:"replica"` // its run id
 	Host           string                `json:"host"`
@@ -261,8 +261,8 @@ func (s Summary) encode(most int) ([]byte, error) {
 	}
 }
 
-// decode reads a summary of a stage; note is why that is not possible, or empty. Then the
-// summary has what could be read.
+// decode reads a summary of a stage. note says why that is not possible, and is empty if it
+// is. The summary has what could be read.
 func decode(stage string, body []byte) (s Summary, note string) {
 	var head struct {
 		Format        int
@@ -296,7 +296,8 @@ func decode(stage string, body []byte) (s Summary, note string) {
 	return s, ""
 }
 
-// bound makes numbers of others such that their sums are numbers, too.
+// bound limits the numbers that other replicas have sent, so that their sums are numbers,
+// too.
 func (s *Summary) bound() {
 	numbers := []*float64{
 		&s.Rows.PerSecond, &s.Usage.KnownCostUSD, s.Usage.CostUSD, s.Pool.Allowed, s.Latency.P50, s.Latency.P90, s.Latency.OldestInFlightS,

@@ -80,11 +80,11 @@ func (w *Whole) WriteText(to io.Writer) error {
 	return out.Flush()
 }
 
-// beliefsMax is how many replicas the text says the beliefs of.
+// beliefsMax is how many replicas have their beliefs in the text.
 const beliefsMax = 4
 
-// beliefs prints what the throttles believe: once where all believe the same, else for
-// the first few replicas.
+// beliefs prints what the throttles believe. If all believe the same it is printed once,
+// and otherwise for each of the first few replicas.
 func (w *Whole) beliefs(line func(...string)) {
 	if w.Pool.Belief != "" {
 		line("throttle", w.Pool.Belief)
@@ -140,8 +140,8 @@ func (w *Whole) countText() string {
 	return text
 }
 
-// Several reports whether there is more to show than the one replica that was asked says
-// of itself.
+// Several reports whether there is more to show than what the one replica that was asked
+// says about itself.
 func (w *Whole) Several() bool {
 	return len(w.Replicas) > 1 || w.Problem != "" || slices.ContainsFunc(w.Replicas, func(r Replica) bool { return !r.Self })
 }
@@ -200,7 +200,7 @@ func (l *Lane) partly() string {
 	return "paused in part: " + l.Partly
 }
 
-// costText is what is known of the cost in USD.
+// costText returns what is known of the cost in USD.
 func costText(u *status.UsageReport, calls uint64) string {
 	switch {
 	case calls == 0:
@@ -286,7 +286,7 @@ func ranges(numbers []int) string {
 	return strings.Join(parts, ", ")
 }
 
-// span writes seconds as a duration in whole ones.
+// span writes seconds as a duration in whole seconds.
 func span(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
 }

@@ -20,8 +20,8 @@ type Status string
 // The values of Status.
 const (
 	Answers    Status = "answers"
-	Missed     Status = "missing"    // it did within the last minute; the rest is what it said then
-	Unreadable Status = "unreadable" // it answers what this program can't read, see Note
+	Missed     Status = "missing"    // it answered within the last minute, and the rest is what it said then
+	Unreadable Status = "unreadable" // this program can't read its answer, see Note
 )
 
 // Whole is a stage as all its replicas report it, the JSON of /api/stage.
@@ -80,8 +80,8 @@ type Pauses struct {
 	Advice string `json:"advice"`
 }
 
-// Merge puts answers together. The memory, which may be nil, learns who has answered, and
-// knows who does not any more.
+// Merge puts answers together. The memory, which may be nil, learns which replicas have
+// answered, and knows which ones no longer do.
 func Merge(g Gathered, m *Memory, now time.Time) Whole {
 	w := Whole{
 		Stage: g.Stage, Time: now.UTC(), Problem: g.Problem, Pauses: []Pauses{}, RowErrors: []RowErrors{}, Replicas: []Replica{}, Partitions: []Owned{},
@@ -115,8 +115,8 @@ func Merge(g Gathered, m *Memory, now time.Time) Whole {
 
 var order = map[Status]int{Answers: 0, Unreadable: 1, Missed: 2}
 
-// read adds the replicas that have answered, each once, and returns the summaries of
-// those that can be read.
+// read adds the replicas that have answered, each once, and returns the summaries that can
+// be read.
 func (g *Gathered) read(w *Whole, now time.Time) (summaries []Summary) {
 	at := make(map[string]bool)
 	add := func(s Summary, note string, self bool) {
@@ -200,7 +200,8 @@ func (w *Whole) addPartitions(summaries []Summary) {
 	}
 }
 
-// addMissing adds those that fell silent: who was seen here, and whom others miss.
+// addMissing adds the replicas that fell silent: the ones that were seen here, and the ones
+// that others miss.
 func (w *Whole) addMissing(summaries []Summary, present map[string]bool, m *Memory, now time.Time) {
 	left := make(map[string]bool)
 	for i := range summaries {
@@ -301,7 +302,7 @@ func (w *Whole) sum(summaries []Summary) {
 }
 
 // addPace puts together what parallel calls gained. The calls and the throttled time of all
-// replicas add up, and the time that has passed is that of the oldest replica. For example,
+// replicas add up, and the oldest replica says how much time has passed. For example,
 // two replicas with 16 slots, of which one made calls of 800 s within 100 s and the other,
 // which is new, calls of 160 s within 20 s: the speed-up is 960 / 100 = 9.6, and 960 of
 // (100 + 20) × 16 seconds of the slots were in use, 50%.
@@ -319,7 +320,7 @@ func (w *Whole) addPace(summaries []Summary) {
 	}
 }
 
-// longer returns the larger of two values, of which nil is none.
+// longer returns the larger of two values. A nil one is unknown.
 func longer(a, b *float64) *float64 {
 	if a == nil || b != nil && *b > *a {
 		return b
@@ -343,7 +344,8 @@ func (w *Whole) addPause(p *Pause) {
 	}
 }
 
-// addBudget adds the share of a replica. What is known of the whole budget is the leader's.
+// addBudget adds the share of a replica. The facts about the whole budget are taken from
+// the leader.
 func (w *Whole) addBudget(budgets []status.BudgetReport) {
 	for _, b := range budgets {
 		i := slices.IndexFunc(w.Budget, func(o status.BudgetReport) bool { return o.Name == b.Name && o.Provider == b.Provider })
@@ -383,8 +385,8 @@ func (w *Whole) addLane(l *Lane) {
 	}
 }
 
-// sumUsage adds up usage. A cost is known only if that of every replica is that has made
-// calls.
+// sumUsage adds up usage. The cost is known only if it is known of every replica that has
+// made calls.
 func sumUsage(summaries []Summary) (sum status.UsageReport) {
 	add := func(to **int64, n *int64) {
 		if n != nil {
@@ -416,15 +418,15 @@ func sumUsage(summaries []Summary) (sum status.UsageReport) {
 	return sum
 }
 
-// telling is the order of states in which the first that a replica has is that of the
-// stage.
+// telling lists the states by precedence. The state of the stage is the first one that a
+// replica has.
 var telling = []status.State{
 	status.StateHeld, status.StatePaused, status.StateStarved, status.StateWaiting, status.StateWorking, status.StateStarting,
 	status.StateIdle, status.StateStopping, status.StateStandby, status.StateDrained, status.StateEnded,
 }
 
-// judge sets the state. One that is not that of all replicas says of how many it is: but
-// those that only stand by.
+// judge sets the state. If not all replicas have it, the text says how many do. Replicas
+// that only stand by, or were drained, don't count.
 func (w *Whole) judge() {
 	rank := func(s status.State) int {
 		if i := slices.Index(telling, s); i >= 0 {

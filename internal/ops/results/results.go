@@ -24,10 +24,10 @@ const (
 
 // Options say which results to print, and how.
 type Options struct {
-	Partition int       // AllPartitions: of all
-	Failed    bool      // only those that are errors, and that no later result replaces
-	Since     time.Time // only those stored since; zero means from the first
-	Last      int       // of these, only so many that were stored last; All: all
+	Partition int       // only results of this partition, or AllPartitions
+	Failed    bool      // only errors that no later result replaces
+	Since     time.Time // only results stored since; zero stands for the first one
+	Last      int       // how many of these are printed, the newest ones, or All
 	WithMeta  bool      // each result comes with its meta
 	// Merged prints the results of all partitions in the order in which they were stored,
 	// which keeps the order within each partition. Otherwise one partition comes after
@@ -38,8 +38,8 @@ type Options struct {
 	Recreated bool
 }
 
-// Printer prints results. It knows which it has printed, so a caller that lost the server
-// goes on with another. Not safe for concurrent use.
+// Printer prints results. It knows which ones it has printed, so a caller that has lost the
+// server continues with another. It is not safe for concurrent use.
 type Printer struct {
 	cfg     *config.Config
 	out     *bufio.Writer

@@ -15,8 +15,8 @@ import (
 // printed. All later ones are printed as they come.
 type selection struct {
 	from uint64 // the first result, or 0 for the first one stored
-	// replaced has the last result of each row whose first one was replaced, by the row:
-	// as many as were repaired.
+	// replaced has, by row, the last result of each row whose first result was replaced.
+	// There are as many as rows were repaired.
 	replaced map[uint64]uint64
 }
 
@@ -62,9 +62,8 @@ func (p *Printer) choose(ctx context.Context, js jetstream.JetStream) (selection
 	}
 }
 
-// look reads the headers of a part of the stream. found are the results in it that are
-// wanted, as far as Last has use for them; whole reports that all of those since o.Since
-// are in it.
+// look reads the headers of a part of the stream. found are the wanted results in it, at
+// most as many as Last needs. whole reports whether the part has all results since o.Since.
 func (p *Printer) look(ctx context.Context, js jetstream.JetStream, from, until uint64) (s selection, found []uint64, whole bool, err error) {
 	o := &p.options
 	s.replaced = make(map[uint64]uint64)
