@@ -27,8 +27,8 @@ const (
 )
 
 // Exporter sends the metrics of a stage to an OpenTelemetry collector, at the interval of
-// OTEL_METRIC_EXPORT_INTERVAL and once more at the end. A nil one is off. Create it with
-// [NewExporter].
+// OTEL_METRIC_EXPORT_INTERVAL and once more at the end. It is created by [NewExporter]. A
+// nil Exporter sends nothing.
 //
 // It never delays the stage. An export that fails is logged and its values are lost; the
 // values are cumulative, so the next export that succeeds has them again.
@@ -38,7 +38,7 @@ type Exporter struct {
 	runID   string
 	log     *slog.Logger
 
-	// Set by Start.
+	// These are set by Start.
 	provider *sdkmetric.MeterProvider
 	out      *reporting
 }
@@ -95,15 +95,15 @@ func (x *Exporter) Close(hard context.Context) {
 	x.out.end()
 }
 
-// reporting logs the failures of an exporter, which OpenTelemetry would report each time:
-// one in ten minutes at most, and when they are over.
+// reporting logs the failures of an exporter, which OpenTelemetry would report each time.
+// It logs at most one failure in ten minutes, and when they are over.
 type reporting struct {
 	sdkmetric.Exporter
 	log *slog.Logger
 
 	mu     sync.Mutex
 	failed int       // exports in a row
-	said   bool      // one of these failures is in the log
+	said   bool      // one of these failures was logged
 	logged time.Time // when a failure was logged last
 }
 

@@ -165,10 +165,10 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	gauge(g.buildInfo, 1, g.build.Version, g.build.GoVersion)
 }
 
-// has reports whether any hold matches.
+// has reports whether a hold in the list matches.
 func has(l hold.List, match func(*hold.Hold) bool) bool { return l.First(match) != nil }
 
-// oneIf returns 1 for true and 0 for false, as gauges have flags.
+// oneIf returns the value of a gauge that is a flag: 1 for true and 0 for false.
 func oneIf(b bool) float64 {
 	if b {
 		return 1

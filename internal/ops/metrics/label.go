@@ -13,7 +13,7 @@ const labelBytesMax = 200
 
 // boundedLabel bounds the values of a label: the first max are kept, all others become
 // labelOther, and so do those that are longer than labelBytesMax or not UTF-8, for which
-// the Prometheus library panics. Set max before use. Safe for concurrent use.
+// the Prometheus library panics. max must be set before use. It is safe for concurrent use.
 type boundedLabel struct {
 	max  int
 	mu   sync.Mutex

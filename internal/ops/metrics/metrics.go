@@ -20,23 +20,23 @@ import (
 // Buckets of the histograms, in seconds. A call takes from about 50 ms (a small local
 // model) to two minutes, the default time-out of an attempt. A row also waits for
 // capacity and for the rows before it, so it takes from 50 ms to hours. The lag from
-// finished to emitted is a few milliseconds while the head of the line moves, else as
-// long as the slowest row.
+// finished to emitted is a few milliseconds while the head of the line moves. Otherwise it
+// is as long as the slowest row takes.
 var (
 	callBuckets = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120}
 	rowBuckets  = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200}
 	lagBuckets  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5, 10, 30, 60, 120, 300, 600}
 )
 
-// operationBuckets are the ones that OpenTelemetry's conventions ask for.
+// operationBuckets are the buckets that OpenTelemetry's conventions ask for.
 var operationBuckets = []float64{.01, .02, .04, .08, .16, .32, .64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 
 // modelsMax bounds the values of the label model: a row may name its own model, and each
 // name adds about seventy series.
 const modelsMax = 32
 
-// Metrics is every metric of the process, in its own registry. Create it with [New]. Safe
-// for concurrent use. Its methods do not block and take well under a microsecond.
+// Metrics has every metric of the process, in its own registry. It is created by [New], and
+// safe for concurrent use. Its methods do not block and take well under a microsecond.
 type Metrics struct {
 	registry *prometheus.Registry
 
@@ -134,7 +134,7 @@ var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc
 func (m *Metrics) Handler() http.Handler { return handler(m.registry) }
 
 // HandlerOfSeveral serves the metrics of all stages of a process, made by [NewOfSeveral],
-// and those of the process.
+// and the metrics of the process.
 func HandlerOfSeveral(stages []*Metrics) http.Handler {
 	process := prometheus.NewRegistry()
 	registerProcess(process)

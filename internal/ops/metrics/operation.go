@@ -23,7 +23,8 @@ const (
 	operationConventionName = "gen_ai.client.operation.duration"
 )
 
-// operationAttributes are its attributes, in the order of [operationValues].
+// operationAttributes are the attributes of this metric, in the order of
+// [operationValues].
 var operationAttributes = [...]attribute.Key{
 	tracing.AttrGenAIOperation, tracing.AttrGenAIProvider, tracing.AttrGenAIRequestModel, tracing.AttrServerAddress, tracing.AttrServerPort, tracing.AttrErrorType,
 }
@@ -40,8 +41,8 @@ func operationLabels() []string {
 // labelOf returns the label of Prometheus for an attribute.
 func labelOf(key attribute.Key) string { return strings.ReplaceAll(string(key), ".", "_") }
 
-// operationValues returns the values of the attributes of a call. A label without a value
-// is as good as none, for Prometheus.
+// operationValues returns the values of the attributes of a call. For Prometheus, a label
+// with an empty value is the same as no label.
 func operationValues(provider, model, target, failure string, embeds bool) []string {
 	address, port := tracing.Server(target)
 	return []string{tracing.Operation(embeds), tracing.GenAIProvider(provider), model, address, port, failure}

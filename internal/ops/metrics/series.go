@@ -20,8 +20,8 @@ type callKey struct {
 // tokenTypes are the values of the label type of llm_stage_tokens_total.
 var tokenTypes = [...]string{"prompt", "completion", "cached", "cache_write", "cache_write_1h", "reasoning"}
 
-// callSeries are the series of the calls of one kind. Those that are functions are created
-// with the first value.
+// callSeries are the series of the calls of one kind. A series that is a function here is
+// created with its first value.
 type callSeries struct {
 	calls     prometheus.Counter
 	duration  prometheus.Observer
@@ -59,7 +59,7 @@ type resultKey struct {
 }
 
 // seriesCache finds series without the locks and the hashing of their vectors: each call
-// and row needs some, and there are few. The zero value is ready for use. Safe for
+// and row needs some, and there are few. The zero value is ready for use. It is safe for
 // concurrent use.
 type seriesCache[K comparable, V any] struct {
 	known atomic.Pointer[map[K]V] // replaced, never changed

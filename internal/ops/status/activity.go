@@ -22,20 +22,20 @@ const (
 	latenciesMax    = 2048 // of calls, for the percentiles
 	latencyWindow   = time.Minute
 	noticesMax      = 100
-	mergeWithin     = 10 * time.Second // a notice like one of this age is counted, not listed again
+	mergeWithin     = 10 * time.Second // a notice is counted, not listed, if one like it is younger than that
 	recentCallsMax  = 24
 	errorKindsMax   = 64   // kinds of errors counted separately; the rest are other
-	causesMax       = 1024 // rows whose event may be yet to come
+	causesMax       = 1024 // failed rows whose event has not come yet
 	payloadShownMax = 2000
-	// The provider counts as starved after this many rejections since the last success,
-	// and this long after the first.
+	// The provider counts as starved after so many rejections since the last success, and
+	// so long after the first of them.
 	starvedRejections = 3
 	starvedAfter      = 10 * time.Second
 )
 
 // Activity is the recent activity of a stage, for the dashboard: calls, errors,
-// latencies, notices. It learns of them from audit events. Create it with [NewActivity].
-// Safe for concurrent use. Noting a call takes 0.1 µs, a failed one 1 µs.
+// latencies, notices. It learns of them from audit events. It is created by [NewActivity],
+// and safe for concurrent use. Noting a call takes 0.1 µs, and a failed one 1 µs.
 type Activity struct {
 	Payloads bool // keep the contents of rows, requests and replies; set before use
 
@@ -70,8 +70,8 @@ type callErrorKey struct {
 	status                 int
 }
 
-// Notice is an event for the list of recent events; those like it within ten seconds are
-// counted.
+// Notice is an event for the list of recent events. Events like it that follow within ten
+// seconds are counted, and not listed.
 type Notice struct {
 	ID       uint64    `json:"id"`
 	Time     time.Time `json:"time"`
@@ -95,7 +95,7 @@ type recentCall struct {
 	// Rows is how many rows the call served, if more than one. Sequence and Item then name
 	// the first.
 	Rows       int     `json:"rows,omitempty"`
-	Call       int     `json:"call"` // of the row, from 1, also where it is for an element
+	Call       int     `json:"call"` // number of the call among those of the row, from 1
 	Provider   string  `json:"provider"`
 	Model      string  `json:"model"`
 	Status     string  `json:"status"`
@@ -109,8 +109,8 @@ type recentCall struct {
 	Response   string  `json:"response,omitempty"`
 }
 
-// NewActivity returns an activity without any events; payloads keeps contents
-// (STAGE_DASHBOARD_PAYLOADS).
+// NewActivity returns an activity without any events. With payloads it keeps the contents
+// of rows, requests and replies (STAGE_DASHBOARD_PAYLOADS).
 func NewActivity(payloads bool) *Activity {
 	return &Activity{
 		Payloads: payloads, latencies: newRing[timedLatency](latenciesMax), notices: newRing[Notice](noticesMax),
@@ -133,8 +133,8 @@ func (a *Activity) Note(e auditlog.Event) {
 	}
 }
 
-// NoteCause adds why a row fails, before its event. text holds nothing of the row, or
-// empty if it is unknown.
+// NoteCause adds why a row fails, before its event. text holds nothing of the row. It is
+// empty if the cause is unknown.
 func (a *Activity) NoteCause(sequence uint64, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -255,15 +255,15 @@ func (a *Activity) run(r *auditlog.Run) {
 	a.notice(cmp.Or(level, "info"), Notice{Kind: "run", Time: r.Time, key: text}, func() string { return text })
 }
 
-// Notice adds a notice for which there is no audit event; level is info, warn or error.
+// Notice adds a notice for which there is no audit event. level is info, warn or error.
 func (a *Activity) Notice(level, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.notice(level, Notice{Kind: "run", Time: time.Now(), key: text}, func() string { return text })
 }
 
-// notice lists a notice, or counts it if a recent one has the same kind and key: then the
-// text is that of the first, or for rows of the last. The lock is held.
+// notice lists a notice, or counts it if a recent one has the same kind and key. The text
+// of the first one stays, except that rows get the text of the last. The lock is held.
 func (a *Activity) notice(level string, n Notice, text func() string) {
 	n.Time = n.Time.UTC()
 	for e := range a.notices.newest() {
@@ -315,8 +315,8 @@ func (a *Activity) Report(r *Report, now time.Time) {
 	for e := range a.notices.newest() {
 		r.Events = append(r.Events, *e)
 	}
-	// One that was counted again has the time of the last one like it: it moves up. So
-	// does one that was noted late.
+	// A notice that was counted again has the time of the last one like it, so it moves up.
+	// So does a notice that was noted late.
 	slices.SortStableFunc(r.Events, func(a, b Notice) int { return b.Last.Compare(a.Last) })
 	for c := range a.calls.newest() {
 		r.Calls = append(r.Calls, *c)
@@ -347,8 +347,8 @@ func (a *Activity) latency(now time.Time) LatencyReport {
 	return r
 }
 
-// StarvedSince returns the time of the first of the rejections since the last success;
-// zero means that there are few, or the first is recent.
+// StarvedSince returns the time of the first rejection since the last success. It is zero
+// while there are few rejections, or the first is recent.
 func (a *Activity) StarvedSince(now time.Time) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

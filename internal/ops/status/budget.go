@@ -13,8 +13,8 @@ type BudgetMode string
 // The modes of a budget.
 const (
 	BudgetLeader BudgetMode = "leader" // it makes the plan
-	BudgetMember BudgetMode = "member" // it takes its turns by the plan of the leader
-	BudgetAlone  BudgetMode = "alone"  // it hears nobody, not even itself, and goes by its own throttle
+	BudgetMember BudgetMode = "member" // it follows the plan of the leader
+	BudgetAlone  BudgetMode = "alone"  // it hears nobody, not even itself, and follows its own throttle
 )
 
 // BudgetModes are all modes.
@@ -28,8 +28,8 @@ type Budget struct {
 	Mode     BudgetMode
 	Members  int     // processes that share it, this one included
 	Share    float64 // of the whole, at most 1
-	// Rate is in calls per second, of the whole. Without others it is the rate of this
-	// process, or 0 if its own throttle does not limit it.
+	// Rate is how many calls per second all processes may make together. While this process
+	// is alone it is its own rate, or 0 if its own throttle does not limit it.
 	Rate   float64
 	Leader string // run id of the process that leads, or empty without others
 }
@@ -98,7 +98,7 @@ func perSecond(rate float64) string {
 	return fmt.Sprintf("%.0f calls/s", rate)
 }
 
-// processes counts them.
+// processes returns a number of processes as text, as in "2 processes".
 func processes(n int) string {
 	if n == 1 {
 		return "1 process"

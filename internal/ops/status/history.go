@@ -11,7 +11,7 @@ const SampleEvery = time.Second
 const (
 	samplesMax   = 2200            // kept after thinning; about twice the 1,640 that the young ones are at most leave room for the rest
 	thinEvery    = 60              // samples that are added between two thinnings
-	suspendAfter = 5 * time.Second // a tick that is later than this: the process was suspended
+	suspendAfter = 5 * time.Second // if a tick is later than this, the process was suspended
 	rateOver     = 30              // samples that the rows per second are an average of, and so the time left
 )
 
@@ -24,8 +24,8 @@ const (
 //	1 min            the last ten hours
 //	2 min            the rest, in 560 samples at least; when they are more, pairs of them are merged: 4 min, 8 min and so on
 //
-// The page thins what it receives by the same rule. Create it with [NewHistory]. Safe for
-// concurrent use.
+// The page thins what it receives by the same rule. A History is created by [NewHistory],
+// and safe for concurrent use.
 type History struct {
 	mu       sync.Mutex
 	samples  []Sample     // oldest first, of different times

@@ -11,8 +11,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Process is what a process knows of itself that keeps all its rows waiting. The zero
-// value is that nothing does.
+// Process is what a process knows of itself that keeps all its rows waiting. In the zero
+// value nothing does.
 type Process struct {
 	Ended   string      // why the stage has ended, in a process that goes on
 	Stop    *StopReport // what a stop waits for
@@ -20,13 +20,13 @@ type Process struct {
 	Full    string      // why the embedded server can't store
 	Streams string      // which stream is not as it must be
 	Audit   string      // why audit events can't be stored
-	Media   hold.Hold   // why rows wait for their pictures, documents or sounds; without a kind: none does
+	Media   hold.Hold   // why rows wait for their pictures, documents or sounds; it has no kind if none does
 	Drained string      // who asked it to hand over its partitions
 	Starved time.Time   // since when the provider has refused every call
 	Pauses  []Wish      // partitions of which an operator wants no row to begin
 	Drains  []Wish      // partitions that an operator wants to be served elsewhere
 	Rows    string      // what becomes of the rows that a pause keeps waiting
-	// Vacant are the partitions that nobody has, and of which no row waits.
+	// Vacant are the partitions that nobody owns, and that have no waiting row.
 	Vacant map[int]bool
 	// Server returns the name of one of the pool's servers.
 	Server func(index int) string
@@ -39,8 +39,8 @@ type Wish struct {
 	Since     time.Time
 }
 
-// Collect sets [Snapshot.Holds]: why rows wait, from all who may know a reason. The
-// order is the one in which /readyz reports.
+// Collect sets [Snapshot.Holds]: why rows wait, from all parts that may know a reason. They
+// come in the order in which /readyz reports them.
 func (s *Snapshot) Collect(now time.Time) {
 	s.Holds = nil
 	s.addProcess(now)
@@ -95,8 +95,8 @@ func (s *Snapshot) server(index int) string {
 	return s.Process.Server(index)
 }
 
-// addPartition adds what keeps the rows of one partition waiting. What the stage has is
-// not repeated for each of its partitions.
+// addPartition adds what keeps the rows of one partition waiting. A hold on the whole stage
+// is not repeated for each of its partitions.
 func (s *Snapshot) addPartition(p *consumer.Status) {
 	for _, h := range p.Holds {
 		switch {
@@ -128,8 +128,8 @@ func (s *Snapshot) busy() bool {
 	})
 }
 
-// addLimits adds what lets calls go, but not at once. It keeps nobody waiting where there
-// is nothing to do.
+// addLimits adds what delays calls without stopping them. While there is nothing to do
+// nobody waits for that, and nothing is added.
 func (s *Snapshot) addLimits(now time.Time) {
 	stats := &s.Pool
 	if !s.busy() {
@@ -151,7 +151,7 @@ func (s *Snapshot) addLimits(now time.Time) {
 }
 
 // Ready reports whether the stage is connected, owning or standing by, and neither
-// stopping nor paused; if not, why.
+// stopping nor paused. Otherwise reason says why it is not ready.
 func (s *Snapshot) Ready(now time.Time) (ok bool, reason string) {
 	h := s.Holds.First(unready)
 	if h == nil {
@@ -182,7 +182,8 @@ func unready(h *hold.Hold) bool {
 	return false
 }
 
-// partitionReason is why a partition is not ready: its problem, or what its consumer does.
+// partitionReason returns why a partition is not ready: its problem, or what its consumer
+// does.
 func (s *Snapshot) partitionReason(name string) string {
 	for i := range s.Partitions {
 		p := &s.Partitions[i]

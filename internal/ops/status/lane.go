@@ -44,9 +44,9 @@ type Lane struct {
 	Retry     time.Time // when a problem is looked at again; zero means that this is not known
 	Batches   []LaneBatch
 	Rows      map[LaneState]int
-	// Adopted counts the batches that were found at the provider after a crash, Lapsed
-	// the rows that expired or were cancelled at the provider without an answer; both
-	// since the process started.
+	// Adopted counts the batches that were found at the provider after a crash. Lapsed
+	// counts the rows that expired or were cancelled at the provider without an answer.
+	// Both count since the process started.
 	Adopted, Lapsed uint64
 }
 
@@ -60,7 +60,7 @@ type LaneBatch struct {
 	State     LaneState `json:"state"`
 	Rows      int       `json:"rows"`
 	Bytes     int64     `json:"bytes"`
-	Answered  int       `json:"answered"` // -1: not known
+	Answered  int       `json:"answered"` // rows with an answer, or -1 if that is not known
 	Since     time.Time `json:"since"`    // its intent was recorded
 	AgeS      float64   `json:"age_seconds"`
 	Why       string    `json:"why"` // what is wrong with it, or what it waits for
@@ -68,8 +68,8 @@ type LaneBatch struct {
 
 // LaneReport is the batch lane of all partitions of the process.
 type LaneReport struct {
-	// Paused is why nothing is submitted in any partition; empty means that it is not
-	// paused. PartlyPaused is why nothing is submitted in some of them, as in "1 of 4
+	// Paused is why nothing is submitted in any partition. It is empty if the lane is not
+	// paused. PartlyPaused is why nothing is submitted in some partitions, as in "1 of 4
 	// partitions: paused by alice@laptop".
 	Paused       string            `json:"paused"`
 	PartlyPaused string            `json:"partly_paused,omitempty"`
@@ -85,7 +85,7 @@ type LaneReport struct {
 // laneBatchesMax bounds the batches of a report.
 const laneBatchesMax = 50
 
-// AddLanes adds the batch lanes of the partitions; without any the report has none.
+// AddLanes adds the batch lanes of the partitions. Without any lane the report has none.
 func (r *Report) AddLanes(lanes []Lane, now time.Time) {
 	if len(lanes) > 0 {
 		r.Lane = SumLanes(lanes, now)
@@ -131,7 +131,7 @@ func SumLanes(lanes []Lane, now time.Time) *LaneReport {
 }
 
 // LaneCounter counts what happens to batches, from their audit events. The zero value is
-// ready; safe for concurrent use.
+// ready for use. It is safe for concurrent use.
 type LaneCounter struct{ adopted, lapsed atomic.Uint64 }
 
 // Note counts an event.
@@ -174,7 +174,7 @@ func (b *LaneBatch) Cells() []string {
 	return []string{b.Batch, string(b.State), fmt.Sprint(b.Rows), answered, span(b.AgeS), terminal.OrDash(provider), terminal.OrDash(b.BatchID)}
 }
 
-// text is how many rows are where, and why nothing is submitted.
+// text returns how many rows are in which state, and why nothing is submitted.
 func (l *LaneReport) text() string {
 	var rows []string
 	for _, state := range LaneRowStates {

@@ -30,8 +30,8 @@ type lateRow struct {
 }
 
 // lateRow returns the row that answered rows have waited for longest, of all partitions
-// where it is late; nil means that none is. Rows of the batch lane wait for hours by
-// design, and in no order none waits for another.
+// where such a row is late. It returns nil if none is late. Rows of the batch lane wait for
+// hours by design, and without an order no row waits for another.
 func (r *Report) lateRow() *lateRow {
 	var found *PartitionReport
 	var row uint64

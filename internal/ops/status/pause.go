@@ -18,7 +18,7 @@ var PauseReasons = []hold.Kind{
 	hold.Credentials, hold.Billing, hold.Model, hold.Network, hold.CostCeiling, hold.Settings, hold.Outage, hold.Operator, hold.Other,
 }
 
-// OfPause returns the hold that a pause of the pool is; false means that it is not paused.
+// OfPause returns the hold for a pause of the pool, and whether the pool is paused.
 func OfPause(p pool.Pause) (h hold.Hold, paused bool) {
 	h = hold.Hold{Scope: hold.Stage, Why: PauseError(p), Since: p.Since, Next: p.Next, Err: p.Err}
 	switch p.Kind {
@@ -64,8 +64,8 @@ func FatalKind(err error) hold.Kind {
 	}
 }
 
-// PauseText describes a pause: why, since when, when the next probe is, and what becomes
-// of the rows. Of a fatal error it is the error alone.
+// PauseText describes a pause: why, since when, when the next probe is, and what becomes of
+// the rows. For a fatal error it returns the error alone.
 func PauseText(p pool.Pause, rows string, now time.Time) string {
 	h, _ := OfPause(p)
 	if p.Kind == pool.FatalError {
@@ -79,9 +79,9 @@ func PauseText(p pool.Pause, rows string, now time.Time) string {
 		h.Kind, p.Since.UTC().Format(layout), h.Why, NextProbe(p.Next, now), rows)
 }
 
-// NextProbe describes when the next probe is, as in "next probe in 4 s". One that is due
-// waits for a row, or for the end of the last one. It is zero if there is none, as an operator
-// has paused the stage.
+// NextProbe describes when the next probe is, as in "next probe in 4 s". A probe that is
+// due waits for a row, or for the end of the last probe. at is zero if there is no next
+// probe, because an operator has paused the stage.
 func NextProbe(at, now time.Time) string {
 	switch in := at.Sub(now); {
 	case at.IsZero():
@@ -97,8 +97,8 @@ func NextProbe(at, now time.Time) string {
 	}
 }
 
-// PauseError returns the text of the last error of a pause, or empty. For wrong settings
-// it adds the shape of the request, without its contents.
+// PauseError returns the text of the last error of a pause, or "" if there is none. For
+// wrong settings it adds the shape of the request, without its contents.
 func PauseError(p pool.Pause) string {
 	if p.Err == nil {
 		return ""

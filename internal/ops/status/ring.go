@@ -2,11 +2,11 @@ package status
 
 import "iter"
 
-// ring keeps the last values that were added to it. Create it with [newRing].
+// ring keeps the last values that were added to it. It is created by [newRing].
 type ring[T any] struct {
 	values []T
 	most   int
-	next   int // index of the oldest value, which the next one replaces; 0 while there are fewer than most
+	next   int // index of the oldest value, which the next one replaces; 0 until the ring is full
 }
 
 // newRing returns a ring of at most that many values, 1 or more.

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// Sample is what the stage did in the seconds up to a time: one second of the last
-// minutes, more of what is older. Rates, and calls in flight, are the mean over these
-// seconds, so that a rate times its seconds is a count. What piles up and how long calls
-// take is the largest value, so that a peak can be seen however old it is.
+// Sample is what the stage did in the seconds up to a time. A sample of the last minutes
+// covers one second, and an older one more. Rates and calls in flight are means over these
+// seconds, so that a rate times its seconds is a count. For the length of queues and of
+// calls it has the largest value, so that a peak can be seen however old it is.
 type Sample struct {
 	Time     int64    `json:"time"`     // Unix, in seconds
 	Seconds  float64  `json:"seconds"`  // that it covers, up to Time; those in which the process was suspended do not count
@@ -36,7 +36,7 @@ func merge(a, b Sample) Sample {
 	}
 }
 
-// both returns f of two values, or the one that there is.
+// both returns f of two values. If one of them is nil it returns the other.
 func both(a, b *float64, f func(a, b float64) float64) *float64 {
 	switch {
 	case a == nil:
@@ -65,10 +65,10 @@ func secondsAt(age, oldest int64) int64 {
 	return oldest
 }
 
-// thin merges samples, in place, that end in the same span of as many seconds as their
-// age at now asks for. Spans begin at multiples of their length and each length is a
-// multiple of the one before, so it does not matter how often samples are thinned, or
-// where.
+// thin merges samples, in place, that end in the same span. The older samples are at now,
+// the more seconds a span has. Spans begin at multiples of their length, and each length
+// is a multiple of the one before, so it does not matter how often samples are thinned,
+// or where.
 func thin(list []Sample, now, oldest int64) []Sample {
 	kept := list[:0]
 	for _, s := range list {

@@ -20,10 +20,11 @@ const (
 )
 
 // SlotsAdvice says what more slots of the pool would have brought to a run that took so
-// long: less time where the pool was full and the provider refused nothing, nothing where
-// the provider was the limit. Size is at most maxSize. It is empty where the numbers say
-// neither. Example: a pool of 16 was full for 94 s of 100 s. With 32 slots these 94 s
-// would have been 47 s, so the run would have taken about half as long.
+// long. If the pool was full and the provider refused nothing, the run would have taken
+// less time. If the provider was the limit, nothing would have changed. It advises at
+// most maxSize slots, and is empty where the numbers say neither. For example, a pool of
+// 16 was full for 94 s of 100 s. With 32 slots these 94 s would have been 47 s, so the
+// run would have taken about half as long.
 func SlotsAdvice(p *pool.Stats, maxSize int, took time.Duration) string {
 	if took < slotsAfter || p.Dispatched == 0 {
 		return ""

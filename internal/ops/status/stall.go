@@ -23,10 +23,11 @@ type Sight struct {
 	Pinned              bool // some replica has the partition
 	// Mine says that this replica serves the partition, or that it is its turn to.
 	Mine bool
-	// These are the counts of this process: how many rows are emitted, and which was the
-	// last; how many are taken and have no result, and how many of these are answered, or
-	// in the batch lane; how many calls have begun for its rows; and how many calls are in
-	// flight, and jobs wait in the pool, for all partitions.
+	// These are the counts of this process. Emitted counts the rows that are emitted, and
+	// Mark is the last of them. Open counts the rows that are taken and have no result,
+	// Answered and Parked how many of these are answered, and how many are in the batch
+	// lane. Begun counts the calls that have begun for the rows. InFlight and Waiting count
+	// the calls in flight, and the jobs that wait in the pool, for all partitions.
 	Emitted, Mark          uint64
 	Open, Answered, Parked int
 	Begun                  uint64
@@ -59,8 +60,8 @@ type Watch struct {
 	moved   time.Time // when a result was last seen; zero means that none was
 }
 
-// Saw takes a look, and returns what to report of the partition; empty means that it
-// moves, or there is a reason why it does not.
+// Saw takes a look, and returns what to report of the partition. It returns "" if the
+// partition moves, or there is a reason why it does not.
 func (w *Watch) Saw(s Sight) string {
 	last, first := w.last, !w.seen
 	w.last, w.seen = s, true
@@ -91,11 +92,11 @@ func (w *Watch) reason(s *Sight) bool {
 		return true
 	case !s.Mine && (s.Pinned || !s.Asked): // another replica has the rows and watches over them
 		return true
-	case s.Open == s.Answered: // none is taken, or all are answered: no provider has a part in it
+	case s.Open == s.Answered: // no row is taken, or all are answered: no provider is involved
 		return s.Parked > 0
 	case s.Throttled, s.Parked > 0:
 		return true
-	case s.Waiting > 0 || s.InFlight > 0: // of other partitions, too: they take turns, and equal rows share a call
+	case s.Waiting > 0 || s.InFlight > 0: // also for other partitions: they take turns, and equal rows share a call
 		return s.At.Sub(w.started) < s.Dispatch
 	}
 	return false

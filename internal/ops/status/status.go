@@ -19,7 +19,7 @@ import (
 // State is the state of a stage, in one word.
 type State string
 
-// The states, by precedence: the first that applies.
+// The states, by precedence: the state of a stage is the first that applies.
 const (
 	StateStopping State = "stopping" // no row is taken or started; calls in flight are finished
 	StatePaused   State = "paused"   // only probes are sent
@@ -141,8 +141,9 @@ type PoolReport struct {
 }
 
 // LatencyReport has the percentiles of the latency of calls that succeeded within the
-// last minute, or null if none did. P50 and P90 are the same in seconds. The oldest call in
-// flight has no latency yet: its age is in seconds, too, and is null if none is in flight.
+// last minute, in milliseconds and, as P50 and P90, in seconds. They are null if no call
+// succeeded. The oldest call in flight has no latency yet: its age is in seconds, and
+// null if none is in flight.
 type LatencyReport struct {
 	Calls           int      `json:"calls"`
 	P50MS           *float64 `json:"p50_ms"`
@@ -154,7 +155,7 @@ type LatencyReport struct {
 }
 
 // RefusalReport is what a provider said when it refused a call, whatever the row was: it
-// had no capacity, or accepts none of this key.
+// had no capacity, or accepts no call with this key.
 type RefusalReport struct {
 	Time         time.Time `json:"time"`
 	Provider     string    `json:"provider"`
@@ -165,7 +166,7 @@ type RefusalReport struct {
 }
 
 // UsageReport sums up calls, tokens and cost. Tokens are null while no usage is reported.
-// The cost is null while part of it is unknown; KnownCostUSD is the known part,
+// The cost is null while part of it is unknown. KnownCostUSD is the known part, and
 // UnpricedCalls the number of calls without a cost.
 type UsageReport struct {
 	Calls            uint64   `json:"calls"`
@@ -361,14 +362,14 @@ func (r *Report) partition(number int) *PartitionReport {
 // Open counts the rows that were taken and are not emitted.
 func (p *PartitionReport) Open() int { return p.WindowRows + p.SetAsideRows + p.ParkedRows }
 
-// showsKeys reports whether keys may be shown: one that is a member of the row is a part
-// of its contents.
+// showsKeys reports whether keys may be shown. A key that is a member of the row is a part
+// of the row's contents.
 func (r *Report) showsKeys() bool {
 	return r.Order == streams.OrderKey && (r.Payloads || !strings.HasPrefix(r.OrderKey, "field."))
 }
 
-// Judge sets the state, why and since when if that is not a good one, and what to do
-// about it, all from the holds. Call it last.
+// Judge sets the state from the holds and, if that is not a good one, why and since when it
+// holds and what to do about it. It must be called last.
 func (r *Report) Judge() {
 	late := r.lateRow()
 	if late != nil {
@@ -440,7 +441,8 @@ func (r *Report) set(s State, h *hold.Hold) {
 	}
 }
 
-// kindOf has, of the states that the roles of the partitions make, what to do about them.
+// kindOf has the kinds of hold whose advice serves the states that follow from the roles of
+// the partitions.
 var kindOf = map[State]hold.Kind{StateEnded: hold.Ended, StateStandby: hold.Standby, StateStarting: hold.Starting}
 
 func isBlocked(h *hold.Hold) bool { return h.Class() == hold.Blocked }

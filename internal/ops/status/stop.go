@@ -14,8 +14,8 @@ type StopReport struct {
 	Results int       `json:"results"` // answered and not stored yet
 }
 
-// Text describes it, as in "waiting for 3 calls in flight and 1 result to store, at most
-// 2m30s".
+// Text describes what the stop waits for, as in "waiting for 3 calls in flight and 1 result
+// to store, at most 2m30s".
 func (r *StopReport) Text(now time.Time) string {
 	var parts []string
 	add := func(n int, noun, rest string) {

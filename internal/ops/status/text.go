@@ -77,8 +77,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	return out.Flush()
 }
 
-// WriteHolds prints why rows wait, each with what to do about it, but for what the state
-// says already.
+// WriteHolds prints why rows wait, each reason with what to do about it. It leaves out what
+// the state says already.
 func WriteHolds(line func(...string), holds hold.List, state string, now time.Time) {
 	for i := range holds {
 		h := &holds[i]
@@ -91,7 +91,7 @@ func WriteHolds(line func(...string), holds hold.List, state string, now time.Ti
 }
 
 // WritePartitionHolds prints why the rows of partitions wait, as in "partition 3: paused by
-// alice@laptop", but for those that are simply with another replica.
+// alice@laptop". It leaves out partitions that are simply with another replica.
 func WritePartitionHolds(line func(...string), holds hold.List, now time.Time) {
 	for i := range holds {
 		if h := &holds[i]; h.Scope == hold.Partition && h.Kind != hold.Standby && h.Class() != hold.Over {
@@ -156,7 +156,7 @@ func (r *rowsReport) rateText() string {
 	return text
 }
 
-// text is what the pool does.
+// text returns what the pool does.
 func (p *PoolReport) text() string {
 	return fmt.Sprintf("%d of %d calls in flight, %d waiting; %d sent, %d succeeded, %d capacity retries",
 		p.InFlight, p.Size, p.Waiting, p.Dispatched, p.Successes, p.CapacityRetries)
@@ -208,7 +208,7 @@ func (f *RefusalReport) Text(now time.Time) string {
 	return text
 }
 
-// cells are the columns of the budget of one provider.
+// cells returns the columns of the budget of one provider.
 func (b *BudgetReport) cells() []string {
 	rate := "-"
 	if b.Rate != nil {
@@ -242,7 +242,7 @@ func (p *PartitionReport) cells() []string {
 // owned reports whether this process owns the partition.
 func (p *PartitionReport) owned() bool { return consumer.Role(p.Role) == consumer.Owner }
 
-// span writes seconds as a duration in whole ones.
+// span writes seconds as a duration in whole seconds.
 func span(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second).String()
 }
