@@ -17,8 +17,8 @@ import (
 type AuditMessage struct {
 	Sequence uint64    // in the audit stream
 	Stored   time.Time // by the server's clock
-	// Original is the sequence of the event that this one stands for: its own, but for what
-	// an erasure has left of an event.
+	// Original is the sequence of the event that this message stands for. It is its own,
+	// unless the message is what an erasure has left of an event.
 	Original uint64
 	Header   nats.Header
 	Raw      []byte
@@ -31,15 +31,14 @@ func AuditSubject(cfg *config.Config, kind auditlog.Kind) string {
 }
 
 // ReadAudit calls f with the events of the stage, in the order of the stream, as stored
-// and decoded: with those of kinds, or with all where that is empty. It reads the part of
-// the stream that o selects; Stream and Filters are set here. A message that is no event
+// and decoded. Only events of kinds are read, or all if that is empty. It reads the part of
+// the stream that o selects, and sets Stream and Filters of o. A message that is no event
 // of this version has a nil event. An error of f ends the reading and is returned.
 func ReadAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, kinds []auditlog.Kind, f func(raw []byte, e *auditlog.Event) error) error {
 	return EachAudit(ctx, js, cfg, o, kinds, func(m AuditMessage) error { return f(m.Raw, m.Event) })
 }
 
-// EachAudit is [ReadAudit] for those who want to know where an event is, and when it was
-// stored.
+// EachAudit is [ReadAudit] with where each event is, and when it was stored.
 func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, kinds []auditlog.Kind, f func(AuditMessage) error) error {
 	o.Stream, o.Filters = cfg.Audit.Stream, nil
 	for _, kind := range kinds {
@@ -52,16 +51,16 @@ func EachAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, 
 }
 
 // FindAudit calls f with the call and row events of one row of the input, in the order of
-// the stream. It reads the ids of the events in the part of the stream that o selects,
-// and bodies of the row's own alone: others may hold megabytes. Before that it calls
-// passed with when each event was stored, also those of other rows. The error of either
-// ends the reading and is returned.
+// the stream. It reads the ids of the events in the part of the stream that o selects, and
+// the bodies of the row's own events alone: other bodies may hold megabytes. Before that it
+// calls passed with the time at which each event was stored, also for events of other rows.
+// The error of either function ends the reading and is returned.
 func FindAudit(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, row uint64, passed func(time.Time) error, f func(AuditMessage) error) error {
 	return FindAuditOf(ctx, js, cfg, o, func(from, to uint64) bool { return from <= row && row <= to }, passed, f)
 }
 
-// FindAuditOf is [FindAudit] of several rows: of those between two sequences, both
-// included, any reports whether it looks for one.
+// FindAuditOf is [FindAudit] for several rows. anyOf reports whether it looks for a row
+// between two sequences, both included.
 func FindAuditOf(
 	ctx context.Context, js jetstream.JetStream, cfg *config.Config, o ReadOptions, anyOf func(from, to uint64) bool,
 	passed func(time.Time) error, f func(AuditMessage) error,

@@ -18,15 +18,15 @@ type ResultRow struct {
 	Status  string    // success or error
 	StateID string
 	Source  string // the input stream that it names
-	// Replaces is the sequence of the row whose place it takes, as its header has it;
-	// empty means that that of no other.
+	// Replaces is the sequence of the row whose place it takes, as its header has it. It is
+	// empty if it takes the place of no other row.
 	Replaces string
-	// Subject is that of the row. Header has the result's own headers and those of the
-	// row that it passes on.
+	// Subject is the subject of the row. Header has the result's own headers, and the
+	// headers of the row that it passes on.
 	Subject string
 	Header  nats.Header
-	// Progress and Key are those of a result that is not in stream order. Key is nil
-	// where it has none.
+	// Progress and Key are set for a result that is not in stream order. Key is nil if it
+	// has none.
 	Progress Progress
 	Key      *string
 	// Body is empty where the reader has only headers, and where it is an Object.
@@ -43,8 +43,8 @@ type Claim struct {
 	Version int       // of the format
 	Input   string    // the input stream
 	Created time.Time // when the input stream was created
-	// Order is that of the results after it, as it is written: empty, that of the stream.
-	// Key is where a row's key is.
+	// Order is the order of the results after the claim, as it is written there. It is
+	// empty for stream order. Key is where a row's key is.
 	Order    streams.Order
 	Key      string
 	Progress Progress // of a claim whose results are not in stream order
@@ -53,13 +53,13 @@ type Claim struct {
 	Body   []byte
 }
 
-// Progress is how far the rows of the input have their results with a message of the log
-// stored, as that message says.
+// Progress says how far the rows of the input had their results when a message of the log
+// was stored, by the headers of that message.
 type Progress struct {
-	// Named is set where the message says it, in headers that are numbers.
+	// Named is set if the message has these headers, and they are numbers.
 	Named bool
 	// Low, Ahead and From are the headers [streams.HeaderLow], [streams.HeaderAhead] and
-	// [streams.HeaderAheadFrom]; 0 means it has none.
+	// [streams.HeaderAheadFrom]. A header that the message does not have is 0.
 	Low, Ahead, From uint64
 }
 
@@ -89,8 +89,8 @@ type InputRow struct {
 	Unreadable bool
 }
 
-// SameInput reports whether both claims are about the same input stream, not only one of
-// the same name.
+// SameInput reports whether both claims are about the same input stream, and not only about
+// streams of the same name.
 func (c Claim) SameInput(o Claim) bool {
 	return c.Input == o.Input && c.Created.Equal(o.Created)
 }

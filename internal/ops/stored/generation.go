@@ -11,13 +11,13 @@ import (
 // Generation tells streams of the same name apart. A stream that was deleted and created
 // again counts its messages from 1, so a reader of the first one has to begin again.
 //
-// The zero value takes a stream for another one once the name had none for a moment. Not
-// safe for concurrent use.
+// The zero value takes a stream for another one once there was none of its name for a
+// moment. It is not safe for concurrent use.
 type Generation struct {
-	// Ask has the stream looked at before each reading. It is for a store whose server may
-	// have been replaced between two readings: while a server stops, it denies the streams
-	// that it has, so that a missing stream says nothing. Users of NATS need a permission
-	// for this that reading does not take.
+	// Ask makes Look ask for the stream before each reading. It is for a store whose
+	// server may have been replaced between two readings: while a server stops it denies
+	// having the streams that it has, so that a missing stream proves nothing. Users of
+	// NATS need a permission for this that reading does not take.
 	Ask bool
 	// Restart makes the reader begin with the first message. It is required.
 	Restart func()

@@ -32,7 +32,7 @@ func ReadClaims(ctx context.Context, js jetstream.JetStream, cfg *config.Config,
 	return claims, err
 }
 
-// LogSubject returns a subject of a partition's log in the result stream; what is rows,
+// LogSubject returns a subject of a partition's log in the result stream. what is rows,
 // claim, or > for both.
 func LogSubject(cfg *config.Config, partition int, what string) string {
 	return cfg.Result.Subject + "." + cfg.Name + "." + strconv.Itoa(partition) + "." + what
@@ -45,7 +45,7 @@ func ErasedSubject(cfg *config.Config, partition, row string) string {
 }
 
 // NextResultFunc returns a function that returns the next result of a partition from its
-// reader; nil at the end.
+// reader, and nil at the end.
 func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 	return func() (*ResultRow, error) {
 		m, err := r.Next(ctx)
@@ -70,10 +70,10 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 	}
 }
 
-// NextInputFunc returns a function that returns the next row of the input; at the end its
-// sequence is 0. A work queue allows no second consumer, and an interest stream would
-// keep rows for it: there r is nil, each row is read by itself, and only rows that are
-// not acked yet are left.
+// NextInputFunc returns a function that returns the next row of the input. At the end the
+// sequence of the row is 0. A work queue allows no second consumer, and an interest stream
+// would keep rows for it. For both r is nil, and each row is read by itself. Such a stream
+// only has rows that are not acked yet.
 func NextInputFunc(ctx context.Context, nc *nats.Conn, r *Reader, stream, filter string) func() (InputRow, error) {
 	if r != nil {
 		return func() (InputRow, error) {

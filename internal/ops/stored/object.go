@@ -36,7 +36,7 @@ func objectOf(h nats.Header) *objects.Ref {
 }
 
 // Fetch reads the body of a row that is a result of another stage, and an object of a
-// bucket. It does nothing for any other row. Where nobody will ever read the object the
+// bucket. It does nothing for any other row. If the object is gone or damaged for good the
 // row is [InputRow.Unreadable].
 func (r *InputRow) Fetch(ctx context.Context, nc *nats.Conn) (err error) {
 	ref := objectOf(r.Header)

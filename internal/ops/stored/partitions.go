@@ -29,8 +29,8 @@ func Partitions(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	return n, err
 }
 
-// PartitionOf returns the partition of a subject in the log of one: its token before the
-// last. ok is false for the position of a load, which has a name there.
+// PartitionOf returns the partition of a subject in the log of a partition, which is its
+// last token but one. ok is false for the position of a load, which has a name there.
 func PartitionOf(subject string) (partition int, ok bool) {
 	tokens := strings.Split(subject, ".")
 	if len(tokens) < 2 {
@@ -40,6 +40,6 @@ func PartitionOf(subject string) (partition int, ok bool) {
 	return partition, err == nil
 }
 
-// AllResults is the subject of the results of all partitions; positions of loads may
-// match it too (see [PartitionOf]).
+// AllResults returns the subject of the results of all partitions. Positions of loads may
+// match it, too (see [PartitionOf]).
 func AllResults(cfg *config.Config) string { return cfg.Result.Subject + "." + cfg.Name + ".*.rows" }

@@ -19,10 +19,10 @@ import (
 // gone, or has lost a delivery, has stopped. What it has fetched and not yet returned is
 // bounded in messages and in bytes.
 //
-// Not safe for concurrent use. The caller must close it.
+// It is not safe for concurrent use. The caller must close it.
 type Reader struct {
-	// Left is the number of messages that were behind the last one returned, beyond the
-	// bound too. It is an estimate.
+	// Left is the number of messages that were behind the last one returned, also beyond
+	// Until. It is an estimate.
 	Left uint64
 
 	js      jetstream.JetStream
@@ -38,27 +38,27 @@ type Reader struct {
 type ReadOptions struct {
 	Stream  string
 	Filters []string // at least one subject, with wildcards
-	// From is the sequence to begin at; 0 means the first. It is ignored with Since,
+	// From is the sequence to begin at. 0 stands for the first. It is ignored with Since,
 	// NewOnly or LastPerSubject.
 	From uint64
-	// Since is when to begin; zero means From decides.
+	// Since is when to begin. If it is zero, From decides.
 	Since time.Time
 	// NewOnly begins with the messages that are stored from now on.
 	NewOnly bool
 	// LastPerSubject begins with the last message of each subject, and omits those before.
 	LastPerSubject bool
-	// Until is the last sequence to read; 0 means that that of the last message when the
-	// reader gets there.
+	// Until is the last sequence to read. 0 stands for the last message that there is when
+	// the reader gets there.
 	Until uint64
 	// Follow waits for more messages after the last one, until the context ends.
 	Follow bool
-	// HeadersOnly omits the bodies. It is for messages that a stage has written, never
-	// for the input: nats-server up to 2.15.3 panics when it has to leave out the body of
-	// a message whose header block has a single byte, and whoever may publish rows may
-	// store one.
+	// HeadersOnly omits the bodies. It is for messages that a stage has written, never for
+	// the input: nats-server up to 2.15.3 panics when it has to leave out the body of a
+	// message whose header block has a single byte, and everyone who may publish rows may
+	// store such a message.
 	HeadersOnly bool
-	// Brief has the server forget a reader soon where it was not closed: the caller reads
-	// at once, and perhaps often.
+	// Brief makes the server forget a reader soon if it was not closed. It is for a caller
+	// that reads at once, and perhaps often.
 	Brief bool
 }
 
@@ -70,9 +70,9 @@ const (
 	readRetries = 20
 	// forgetAfter is when the server removes the consumer of a reader that asks for
 	// nothing, because its process was killed, its user may not delete consumers, or its
-	// caller takes long; briefly for a caller that does not. A caller that takes longer
-	// gets another consumer. Until then the consumer counts in the account's limit, which
-	// the next command may meet.
+	// caller takes long. With Brief it is briefly. A caller that takes longer gets another
+	// consumer. Until it is removed the consumer counts in the account's limit, which the
+	// next command may meet.
 	forgetAfter = 30 * time.Second
 	briefly     = 15 * time.Second
 )
@@ -158,11 +158,11 @@ func (r *Reader) begin(ctx context.Context) error {
 	return nil
 }
 
-// firstSince returns where to begin by time with several filters. A consumer that has
-// both skips messages: nats-server up to 2.15.3 moves its start on to the first message
-// of those filters alone whose first message in the whole stream is not before that time.
-// With rows at 1, 12 and 20, calls at 16 and a time between 2 and 12 it begins at 16. So
-// each filter is asked for by itself, by a consumer that is never read from.
+// firstSince returns where to begin by time with several filters. A consumer that has both
+// skips messages: nats-server up to 2.15.3 moves its start to the first message of a filter
+// that has no message before that time, whatever the others have. For example, with rows at
+// 1, 12 and 20, calls at 16 and a time between 2 and 12, it begins at 16. So each filter is
+// asked for by itself, by a consumer that is never read from.
 func (r *Reader) firstSince(ctx context.Context, cfg jetstream.ConsumerConfig) (from uint64, err error) {
 	cfg.DeliverPolicy, cfg.OptStartTime = jetstream.DeliverByStartTimePolicy, &r.options.Since
 	cfg.FilterSubjects, cfg.InactiveThreshold = nil, readTimeout
@@ -179,12 +179,12 @@ func (r *Reader) firstSince(ctx context.Context, cfg jetstream.ConsumerConfig) (
 	return from, nil
 }
 
-// what describes what is read, for errors.
+// what describes what the reader reads, for errors.
 func (r *Reader) what() string {
 	return strings.Join(r.options.Filters, ", ") + " of stream " + r.options.Stream
 }
 
-// Next returns the next message; nil at the end. It blocks until there is one.
+// Next returns the next message, or nil at the end. It blocks until there is one.
 func (r *Reader) Next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	return r.NextBefore(ctx, nil)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Replaced returns the first row of the chain of redrives that led to the row with this
-// header; 0 means that the row was not redriven. Older versions of redrive name only the
-// failed row before it, so there the rows of the chain are read as far as they are left.
+// header, or 0 if the row was not redriven. Older versions of redrive name only the failed
+// row before it, so the rows of such a chain are read as far as they are left.
 func Replaced(ctx context.Context, nc *nats.Conn, cfg *config.Config, header nats.Header) (first uint64, err error) {
 	for {
 		of := streams.RedriveOf(header, cfg.Name, cfg.Input.Stream)

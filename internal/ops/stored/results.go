@@ -23,10 +23,10 @@ type Result struct {
 	Stored  time.Time // when it was stored
 	Seq     uint64    // of the row in the input stream
 	Subject string    // of the row
-	// Low is the low-water mark: every row of the input up to it has its result by then.
-	// For a stage in stream order it is the row itself.
+	// Low is the low-water mark: every row of the input up to it had its result when this
+	// one was stored. For a stage in stream order it is the row itself.
 	Low uint64
-	// Replaces is the row whose place it takes, or 0 if its headers name none.
+	// Replaces is the row whose place the result takes, or 0 if its headers name none.
 	Replaces uint64
 	Failed   bool   // the row was answered by an error
 	Erased   bool   // `stage erase` has removed it, and something else stands for it
@@ -58,8 +58,8 @@ func NextResult(ctx context.Context, r *Reader, wait time.Duration) (Result, err
 	return NewResult(m)
 }
 
-// NewResult reads a message of the result stream. One that is no result of a stage is an
-// error.
+// NewResult reads a message of the result stream. A message that is no result of a stage is
+// an error.
 func NewResult(m *jetstream.RawStreamMsg) (Result, error) {
 	h := m.Header
 	seq, err := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
@@ -80,7 +80,7 @@ func NewResult(m *jetstream.RawStreamMsg) (Result, error) {
 }
 
 // WriteLine writes one body as one line of JSON. Bodies are JSON and mostly on one line
-// already; one that is not JSON, passed on from upstream, becomes a string.
+// already. A body that is not JSON, which a row from upstream may have, becomes a string.
 func WriteLine(w io.Writer, body []byte) error {
 	var line []byte
 	if bytes.IndexByte(body, '\n') < 0 && bytes.IndexByte(body, '\r') < 0 && jsonbytes.Valid(body) {

@@ -52,8 +52,8 @@ func Durable(cfg *config.Config, partition int) streams.DurableConfig {
 	}
 }
 
-// MissingStream returns the error of a stream that could not be read; a stream that does
-// not exist is a [config.Error] that names the variable.
+// MissingStream returns the error of a stream that could not be read. If the stream does
+// not exist that is a [config.Error], which names the variable.
 func MissingStream(err error, name, variable string) error {
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return config.Invalid(fmt.Errorf("stream %s does not exist (%s)", name, variable))

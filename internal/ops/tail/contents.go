@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// promptText is what a request asks, as text: its messages, each below its role where
-// there are several. A request of an unknown form is shown as it is.
+// promptText returns what a request asks, as text: its messages, each below its role if
+// there are several. A request of an unknown form is returned as it is.
 func promptText(request []byte) string {
 	var r map[string]any
 	if json.Unmarshal(request, &r) != nil {
@@ -55,8 +55,8 @@ func add(turns []turn, role, text string) []turn {
 	return append(turns, turn{role, text})
 }
 
-// replyText is what a response answers, as text. A response of an unknown form, or
-// without text, is shown as it is.
+// replyText returns what a response answers, as text. A response of an unknown form, or
+// without text, is returned as it is.
 func replyText(response []byte) string {
 	var r map[string]any
 	if json.Unmarshal(response, &r) != nil {
@@ -94,8 +94,8 @@ func textOf(v any) string {
 	return ""
 }
 
-// indented is a body to be read: JSON over several lines, a string of JSON as its text,
-// anything else as it is.
+// indented returns a body in a form that people can read: JSON over several lines, a string
+// of JSON as its text, and anything else as it is.
 func indented(body []byte) string {
 	var text string
 	var lines bytes.Buffer

@@ -14,8 +14,9 @@ import (
 // StepErased says that `stage erase` has removed the row, and who has asked for it.
 const StepErased StepKind = "erased"
 
-// erased has the search look for what an erasure has left of the row's events, which was
-// stored after the tombstone. When its result was stored is gone with the result.
+// erased makes the search look for what an erasure has left of the row's events, which was
+// stored after the tombstone. The time at which the result was stored is gone with the
+// result.
 func (r *search) erased(t *proof.Tombstone) {
 	r.brief = false
 	if since := t.At.Add(-clockSkew); since.After(r.since) {
@@ -27,7 +28,7 @@ func (r *search) erased(t *proof.Tombstone) {
 	}
 }
 
-// finishErased takes the time at which the row was answered for that of its result.
+// finishErased takes the time at which the row was answered for the time of its result.
 func (s *history) finishErased(result *emission) {
 	if row := s.emitted(result); row != nil && result != nil && result.stored.IsZero() {
 		result.stored = row.FinishedAt
@@ -38,7 +39,7 @@ func erasedText(t *proof.Tombstone) string {
 	return fmt.Sprintf("erased by %s: its row, calls and result are gone", t.Who)
 }
 
-// bareStory is the story of an erased row of which the audit holds nothing any more.
+// bareStory returns the story of an erased row of which the audit has nothing any more.
 func bareStory(cfg *config.Config, row uint64, t *proof.Tombstone) *Story {
 	return &Story{Row: row, Stream: cfg.Input.Stream, Partition: auditlog.All, Status: t.Header(streams.HeaderStatus), Steps: []Step{}}
 }

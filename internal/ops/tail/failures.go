@@ -20,8 +20,8 @@ import (
 type Failures struct {
 	Reason string      `json:"reason"` // or empty for any
 	Rows   []FailedRow `json:"rows"`
-	// Before is where the next page begins: the rows that failed before this event of the
-	// audit stream, or 0.
+	// Before is where the next page begins: it has the rows that failed before this event
+	// of the audit stream. It is 0 if there is no further page.
 	Before uint64 `json:"before"`
 	// Events is how many events of rows were read. Since is when the oldest of them was
 	// stored, or null if none was read.
@@ -120,7 +120,8 @@ func ListFailures(ctx context.Context, js jetstream.JetStream, cfg *config.Confi
 	return page, nil
 }
 
-// partly returns what was found before the time was up; the error where that is nothing.
+// partly returns what was found before the time was up. If that is nothing it returns the
+// error.
 func (f *Failures) partly(ctx context.Context, err error, until uint64) (*Failures, error) {
 	if f.Since == nil || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return nil, err
@@ -154,8 +155,8 @@ func (p *part) open(ctx context.Context, js jetstream.JetStream, cfg *config.Con
 	return r, err
 }
 
-// failed reads the part: those of its rows that failed, the oldest first, and how many
-// events it has.
+// failed reads the part. It returns the rows in it that failed, the oldest first, and how
+// many events the part has.
 func (p *part) failed(ctx context.Context, r *stored.Reader, o FailuresOptions) (found []FailedRow, read int, err error) {
 	defer r.Close()
 	for {

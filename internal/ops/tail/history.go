@@ -28,14 +28,15 @@ type history struct {
 	item   *int                     // of the row: the element whose calls are shown; nil means all
 	events []*auditlog.Event        // its call and row events, in stream order
 	order  streams.Order            // in which the row was emitted
-	last   map[string]*auditlog.Row // by owner: of the rows that it had to wait for, the one that finished last
+	last   map[string]*auditlog.Row // by owner, the row that finished last among those that it had to wait for
 }
 
-// History prints all that the audit holds of the row o.Row, of events after o.Since:
-// queued, each call, the row that it waited for, its result. The calls of a row that fans
-// out are grouped by element. A row is finished when its result is stored: until then
-// o.Now is asked what it waits for, also once it is answered. With o.JSON it prints the
-// events alone, as they are stored. The error is one of [IsNoEvent] where there are none.
+// History prints all that the audit has of the row o.Row, in events after o.Since: when
+// it was queued, each call, the row that it waited for, and its result. The calls of a
+// row that fans out are grouped by element. A row is finished when its result is stored.
+// Until then, even after the row is answered, o.Now says what it waits for. With o.JSON
+// it prints the events alone, as they are stored. If there are none the error is one of
+// [IsNoEvent].
 func History(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	search := search{js: js, cfg: cfg, row: o.Row, item: o.Item, since: o.Since}
 	t, err := erased.Of(ctx, js, cfg, o.Row)
@@ -112,24 +113,24 @@ type search struct {
 	partition *int      // only events of this one; nil means of all
 	since     time.Time // only events that are stored later
 	until     time.Time // only events that are stored before; zero means all
-	// brief reads no more of the streams than it takes: to some seconds after the row's
-	// result. Events that an owner which lost the row to another has stored later are
-	// left out.
+	// brief reads no more of the streams than necessary: to some seconds after the row's
+	// result. It misses events that were stored later, by an owner that had lost the row to
+	// another.
 	brief bool
 	known *emission                                 // the row's result, where that was found already
 	found func(raw []byte, e *auditlog.Event) error // is called with each event; its error ends the search
 }
 
-// errPast ends a reading: what follows is of later than is looked for.
+// errPast ends a reading: what follows is later than what is looked for.
 var errPast = errors.New("past what is looked for")
 
-// options are those of a part of a stream.
+// options returns what selects a part of a stream.
 func (r *search) options(since time.Time) stored.ReadOptions {
 	return stored.ReadOptions{Since: since, Brief: r.brief}
 }
 
-// events looks for the events of the row. The error is one of [IsNoEvent] where there are
-// none.
+// events looks for the events of the row. If there are none the error is one of
+// [IsNoEvent].
 func (r *search) events(ctx context.Context) error {
 	var first *auditlog.Event
 	until, some := r.until, false
@@ -177,8 +178,8 @@ func (r *search) events(ctx context.Context) error {
 	return nil
 }
 
-// own returns an event if it is one of those that are looked for. Of a call that served
-// several rows it returns the part of the row, or of each of its elements.
+// own returns an event if it is among the events that are looked for. If it is a call that
+// served several rows, own returns the part of the row, or of each of its elements.
 func (r *search) own(e *auditlog.Event) (own []*auditlog.Event) {
 	switch {
 	case r.partition != nil && int(e.Partition) != *r.partition:
@@ -196,7 +197,7 @@ func (r *search) own(e *auditlog.Event) (own []*auditlog.Event) {
 	return own
 }
 
-// history reads all that is stored of the row; its result is nil where it has none.
+// history reads all that is stored of the row. result is nil if the row has none.
 func (r *search) history(ctx context.Context) (s *history, result *emission, err error) {
 	s = &history{seq: r.row, item: r.item, order: r.cfg.Order.Mode, last: make(map[string]*auditlog.Row)}
 	r.found = func(_ []byte, e *auditlog.Event) error {
@@ -216,7 +217,7 @@ func (r *search) history(ctx context.Context) (s *history, result *emission, err
 }
 
 // setOrder finds out in which order the row was emitted, from what is stored of it: the
-// configuration may be of today. Where neither its result nor its key is stored, the
+// configuration may have changed since. If neither its result nor its key is stored, the
 // configuration decides.
 func (s *history) setOrder(result *emission) {
 	switch row := s.emitted(result); {
@@ -229,9 +230,9 @@ func (s *history) setOrder(result *emission) {
 	}
 }
 
-// readBefore finds the row that the row waited for, in order by key among those of its
-// key. It reads from when the row was finished on, since only a row that finished later
-// can have held it up, until its result was stored.
+// readBefore finds the row that the row waited for. In order by key that is a row of the
+// same key. It reads from the time when the row was finished to the time when its result
+// was stored, since only a row that finished later can have held it up.
 func (r *search) readBefore(ctx context.Context, s *history, row *auditlog.Row, result *emission) error {
 	if row == nil || s.order == streams.OrderNone || s.order == streams.OrderKey && (row.Key == nil || result == nil) {
 		return nil
@@ -300,7 +301,7 @@ type emission struct {
 	at     uint64 // its sequence in the result stream
 	stored time.Time
 	owner  string
-	low    *uint64 // the low-water mark that it names; nil means none, as in stream order
+	low    *uint64 // the low-water mark that it names, or nil if it names none, as in stream order
 }
 
 // result returns the row's result, or nil. A result is stored after the events of its
@@ -329,9 +330,10 @@ func (r *search) result(ctx context.Context, first *auditlog.Event) (*emission, 
 	return nil, nil //nolint:nilnil // there is none, which is no error
 }
 
-// scanResults reads results up to that of a row, or up to where it must have been: in
-// stream order at a later row, else at a low-water mark that includes it. missing reports
-// that the row has no result before them either: it follows a result in stream order.
+// scanResults reads results up to the result of a row, or up to where that must have been:
+// in stream order that is a later row, otherwise a low-water mark that includes the row.
+// missing reports that the row has no earlier result either, because the first result that
+// was read is in stream order and before it.
 func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emission, missing bool, err error) {
 	for {
 		m, err := r.Next(ctx)
@@ -382,9 +384,9 @@ func (s *history) print(w io.Writer, cfg *config.Config, result *emission, colou
 	}
 }
 
-// steps are what happened to the row. The calls of one that fans out come first, element
-// by element: in the order of time the calls of hundreds of elements would say nothing of
-// any.
+// steps returns what happened to the row. The calls of a row that fans out come first,
+// element by element: in the order of time, the calls of hundreds of elements would be
+// mixed.
 func (s *history) steps(cfg *config.Config, result *emission) (steps []step) {
 	if queued := s.queued(); !queued.IsZero() {
 		steps = append(steps, step{kind: StepQueued, at: queued, text: "queued"})
@@ -405,7 +407,7 @@ func (s *history) steps(cfg *config.Config, result *emission) (steps []step) {
 	return append(steps, s.end(cfg, s.emitted(result), result)...)
 }
 
-// queued is when the row was queued first. It is zero if that is not in the audit.
+// queued returns when the row was queued first. It is zero if that is not in the audit.
 func (s *history) queued() (first time.Time) {
 	for _, e := range s.events {
 		if e.Row != nil && (first.IsZero() || e.Row.QueuedAt.Before(first)) {
@@ -431,8 +433,8 @@ func (s *history) ownedBySeveral() bool {
 	return slices.ContainsFunc(s.events, func(e *auditlog.Event) bool { return ownerOf(e) != ownerOf(s.events[0]) })
 }
 
-// placeOf is where a history has an event among those of its row: the calls of elements
-// by element, then all others.
+// placeOf returns the place of an event in the history of its row: first come the calls of
+// elements, by element, and then all other events.
 func placeOf(e *auditlog.Event) int {
 	if e.Call != nil && e.Call.Item != nil {
 		return *e.Call.Item
@@ -440,7 +442,7 @@ func placeOf(e *auditlog.Event) int {
 	return math.MaxInt
 }
 
-// callText is one call of the row, or of an element of it.
+// callText describes one call of the row, or of an element of it.
 func callText(c *auditlog.Call) string {
 	call, tokens := fmt.Sprint("call ", c.CallIndex+1), ""
 	if c.Item != nil {
@@ -464,7 +466,7 @@ func ownerOf(e *auditlog.Event) string {
 	return e.Row.Owner
 }
 
-// end is what the finished row waited for, and where its result is.
+// end returns what the finished row waited for, and where its result is.
 func (s *history) end(cfg *config.Config, row *auditlog.Row, result *emission) (steps []step) {
 	if row == nil {
 		return []step{{kind: StepOpen, at: s.events[len(s.events)-1].Time, text: "not finished yet"}}
@@ -483,10 +485,10 @@ func (s *history) end(cfg *config.Config, row *auditlog.Row, result *emission) (
 	})
 }
 
-// wait is what the answered row waited for before it could be emitted, or nil. A row that
-// is not emitted may wait still, for a row that has no event yet. Then that of its key
-// which was answered last says nothing, and in stream order that none was answered later
-// says nothing.
+// wait returns what the answered row waited for before it could be emitted, or nil if
+// that is not known. A row that is not emitted may still wait for a row that has no event
+// yet. Then the row of its key that was answered last proves nothing, and neither does
+// it, in stream order, that no row was answered later.
 func (s *history) wait(row *auditlog.Row, emitted bool) *step {
 	of := ""
 	switch s.order {

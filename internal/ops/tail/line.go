@@ -40,7 +40,8 @@ func toneOf(e *auditlog.Event) tone {
 	return toneTurn
 }
 
-// toneOfBatch returns the tone of a batch's event: what costs another batch stands out.
+// toneOfBatch returns the tone of a batch's event. An event that makes another batch
+// necessary stands out.
 func toneOfBatch(phase auditlog.BatchPhase) tone {
 	switch phase {
 	case auditlog.BatchExpired, auditlog.BatchAbandoned:
@@ -87,7 +88,7 @@ func eventLine(e *auditlog.Event) string {
 	return fmt.Sprintf("%s  run   %s", at, turnText(e.Run))
 }
 
-// clockOf is the local time of day.
+// clockOf returns the local time of day.
 func clockOf(t time.Time) string { return t.Local().Format("15:04:05.000") }
 
 // subjectOf names the row or batched request of a call; the element of a row as its state
@@ -111,7 +112,7 @@ func itemText(item *int) string {
 	return fmt.Sprint("#", *item)
 }
 
-// modelText is provider and model, once if they have the same name.
+// modelText returns provider and model, or one of them if they have the same name.
 func modelText(provider, model string) string {
 	if provider == model {
 		return provider
@@ -119,7 +120,7 @@ func modelText(provider, model string) string {
 	return provider + " " + model
 }
 
-// outcomeText is how a call ended, with the HTTP status.
+// outcomeText returns how a call ended, with the HTTP status.
 func outcomeText(c *auditlog.Call) string {
 	text := map[auditlog.CallStatus]string{
 		auditlog.CallSuccess: "ok", auditlog.CallFailure: "failed", auditlog.CallCapacityRetry: "no capacity", auditlog.CallUnknown: "cut off",
@@ -141,8 +142,8 @@ func laneText(c *auditlog.Call) string {
 	return "  " + c.Lane + " " + c.BatchID
 }
 
-// because is why a call failed, how long the server asked to wait, and what the throttle
-// believed.
+// because returns why a call failed, how long the server asked to wait, and what the
+// throttle believed.
 func because(c *auditlog.Call) string {
 	text := ""
 	if c.RetryAfter > 0 {
@@ -157,7 +158,7 @@ func because(c *auditlog.Call) string {
 	return text
 }
 
-// sourceTexts are where a row's answer came from.
+// sourceTexts are the sources of answers, for people.
 var sourceTexts = map[string]string{
 	auditlog.SourceCall: "answered", auditlog.SourceJournal: "answered from the journal",
 	auditlog.SourceDedupe: "answered like an equal row", auditlog.SourceUpstream: "passed on",
@@ -166,7 +167,7 @@ var sourceTexts = map[string]string{
 // sourceText is where the row's answer came from.
 func sourceText(r *auditlog.Row) string { return cmp.Or(sourceTexts[r.Source], "not called") }
 
-// attemptsText is how many calls a row took, and why it failed if it did.
+// attemptsText returns how many calls a row took, and why it failed if it did.
 func attemptsText(r *auditlog.Row) string {
 	text := terminal.Plural(r.Attempts+r.CapacityRetries, "call")
 	if r.CapacityRetries > 0 {
@@ -217,8 +218,8 @@ func turnText(r *auditlog.Run) string {
 	return text
 }
 
-// batchText is what a batch event reports: phase, batch, rows, and once it is over how
-// they were answered and the cost.
+// batchText returns what a batch event reports: the phase, the batch and its rows. Once the
+// batch is over, it also has how the rows were answered, and the cost.
 func batchText(b *auditlog.Batch) string {
 	text := fmt.Sprintf("%-9s %-12s %-24s ", b.Phase, cmp.Or(b.BatchID, b.Token), modelText(b.Provider, b.Model)) + terminal.Plural(b.Rows, "row")
 	if b.BatchID != "" {
@@ -235,7 +236,8 @@ func batchText(b *auditlog.Batch) string {
 	return text
 }
 
-// countsText has the counts of what is no plain answer, those that are 0 left out.
+// countsText returns the counts of rows and lines without a plain answer, except those that
+// are 0.
 func countsText(b *auditlog.Batch) string {
 	var text strings.Builder
 	for _, c := range []struct {
@@ -257,7 +259,7 @@ func costText(u *auditlog.Usage) string {
 	return fmt.Sprintf("$%.6f", *u.CostUSD)
 }
 
-// tokenCounts is tokens in and out; a dash if none were reported.
+// tokenCounts returns the tokens in and out, or a dash if none were reported.
 func tokenCounts(u *auditlog.Usage) string {
 	if u == nil {
 		return "-"

@@ -21,20 +21,20 @@ const (
 	partitionsTried = 16
 )
 
-// span is the time in which a row's events were stored; a zero time is unknown.
+// span is the time in which a row's events were stored. A zero time is unknown.
 type span struct {
 	since, until time.Time
-	result       *emission // of the row; nil means that it was not looked for, or there is none
-	// sure is that nowhere else is anything of the row: a row without a result is still
-	// in the input, and was taken within the window if at all.
+	result       *emission // of the row, or nil if there is none, or it was not looked for
+	// sure says that there are no events of the row outside of the span. For example, a row
+	// without a result is still in the input, and was taken within the window if at all.
 	sure bool
 }
 
 // locate returns when the events of the row were stored, as its result shows, so that a
-// story reads a small part of an audit that may have millions: results are in the order
-// of the rows, so some thirty of them are looked at to find it. All events of a row are
-// stored before its result. In stream order it was not taken before the results of all
-// rows but those of a window before it were stored, by any owner.
+// story reads a small part of an audit that may have millions of events. Results are in
+// the order of the rows, so it takes a look at some thirty of them to find the row's. All
+// events of a row are stored before its result. In stream order no owner takes a row
+// before the results of all rows more than a window before it are stored.
 func (r *search) locate(ctx context.Context, source *jetstream.RawStreamMsg) (span, error) {
 	partitions := r.partitions(source)
 	for _, p := range partitions {
@@ -66,7 +66,7 @@ func (r *search) locate(ctx context.Context, source *jetstream.RawStreamMsg) (sp
 	return span{}, nil
 }
 
-// partitions are the partitions in which the row may be, or none if nobody knows.
+// partitions returns the partitions in which the row may be, or none if that is unknown.
 func (r *search) partitions(source *jetstream.RawStreamMsg) []int {
 	n := r.cfg.Streams.Partitions
 	switch {
@@ -112,8 +112,7 @@ func (r *search) findEmitted(ctx context.Context, filter string) (found, last *j
 	if done, _ := progressOf(last); done < r.row {
 		return nil, last, nil
 	}
-	// found is the first of those looked at that is late enough, and from it to high all
-	// are.
+	// found is the first result so far that is late enough, and all from it to high are.
 	found = last
 	for low, high := uint64(1), last.Sequence; low < high; {
 		middle := low + (high-low)/2
@@ -130,9 +129,9 @@ func (r *search) findEmitted(ctx context.Context, filter string) (found, last *j
 	return found, last, nil
 }
 
-// progressOf returns up to which row all have their results by that one, and whether it
-// says so, as in the orders that are not stream order; in stream order that is its own
-// row.
+// progressOf returns the row up to which all rows had their results when a result was
+// stored. In stream order that is the result's own row. In other orders the result names
+// it, and low is true.
 func progressOf(m *jetstream.RawStreamMsg) (done uint64, low bool) {
 	if text := m.Header.Get(streams.HeaderLow); text != "" {
 		done, _ = strconv.ParseUint(text, 10, 64)
@@ -142,8 +141,8 @@ func progressOf(m *jetstream.RawStreamMsg) (done uint64, low bool) {
 	return done, false
 }
 
-// windowBefore returns when the result a window before one was stored, with a margin, or
-// zero.
+// windowBefore returns when the result was stored that is a window before another one,
+// with a margin. It is zero if there is none.
 func (r *search) windowBefore(ctx context.Context, filter string, at uint64) (time.Time, error) {
 	window := uint64(r.cfg.Window.Rows) //nolint:gosec // not negative
 	behind, err := r.pending(ctx, filter, at)

@@ -28,8 +28,8 @@ type Story struct {
 	Reason    string             `json:"reason"`        // why it failed; empty means that it did not
 	Steps     []Step             `json:"steps"`
 	LeftOut   int                `json:"left_out"` // calls beyond the first CallsMax
-	// Hold is what a row waits for that is not [Story.Emitted]. Whoever runs the stage sets it; the
-	// streams don't say.
+	// Hold is what a row waits for that is not [Story.Emitted]. The streams don't say
+	// that, so the stage that serves the page sets it.
 	Hold     any    `json:"hold,omitempty"`
 	Payloads bool   `json:"payloads"` // whether contents are shown
 	Body     string `json:"body,omitempty"`
@@ -96,7 +96,7 @@ const (
 	contentsMax = 1 << 20
 )
 
-// StoryOptions say which story is told, and how much of it.
+// StoryOptions select a story, and how much of it.
 type StoryOptions struct {
 	Row       uint64
 	Item      *int
@@ -104,9 +104,9 @@ type StoryOptions struct {
 	Payloads  bool // with what was sent and answered (STAGE_DASHBOARD_PAYLOADS)
 }
 
-// Tell returns the history of a row. The error is one of [IsNoEvent] where there is none.
-// It reads a part of the audit: where the row's result says that its events are, and not
-// what was stored before the row, if that is known.
+// Tell returns the history of a row. If there is none the error is one of [IsNoEvent]. It
+// reads the part of the audit where the events must be according to the row's result, and
+// never what was stored before the row, if that is known.
 func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o StoryOptions) (*Story, error) {
 	source, err := streams.MessageAt(ctx, js.Conn(), cfg.Input.Stream, o.Row)
 	if err != nil {
@@ -152,9 +152,9 @@ func Tell(ctx context.Context, js jetstream.JetStream, cfg *config.Config, o Sto
 	return story, nil
 }
 
-// narrow is history, which looks first where the row's result says that its events are,
-// and everywhere only if there are none: the input may have been created again, or the
-// window have been larger.
+// narrow is history, but it looks first where the events must be according to the row's
+// result. It looks everywhere only if there are none: the input may have been created
+// again, or the window may have been larger.
 func (r *search) narrow(ctx context.Context, source *jetstream.RawStreamMsg) (*history, *emission, error) {
 	where, err := r.locate(ctx, source)
 	if err != nil {
@@ -216,8 +216,8 @@ func (t *teller) story(s *history, result *emission) *Story {
 // levels are the words of the dashboard for tones.
 var levels = [...]string{toneQuiet: "info", toneTurn: "info", toneWarn: "warn", toneBad: "error"}
 
-// hide removes from the errors of an event what they quote of the row, unless contents
-// are shown. Where the row is no longer stored it removes them.
+// hide removes from the errors of an event what they quote of the row, unless contents are
+// shown. If the row is no longer stored it removes the errors.
 func (t *teller) hide(e *auditlog.Event) {
 	if t.payloads {
 		return
@@ -243,7 +243,7 @@ func (t *teller) hide(e *auditlog.Event) {
 // hiddenError stands for an error that may quote the row.
 const hiddenError = "(the error may quote the row: shown with STAGE_DASHBOARD_PAYLOADS=true)"
 
-// attempt is a call as data.
+// attempt returns a call as data.
 func (t *teller) attempt(c *auditlog.Call) *Attempt {
 	a := &Attempt{
 		Number: c.CallIndex + 1, Item: c.Item, Provider: c.Provider, Model: c.Model, Outcome: outcomeText(c), ErrorClass: c.ErrorClass, Error: c.Error,
@@ -262,15 +262,16 @@ func (t *teller) attempt(c *auditlog.Call) *Attempt {
 	return a
 }
 
-// content returns a text, cut where it is long, or where the story is.
+// content returns a text. It is cut if the text is long, or if all texts of the story are
+// too long together.
 func (t *teller) content(text string) string {
 	most := min(contentMax, t.left)
 	t.left -= min(most, len(text))
 	return cutText(text, most)
 }
 
-// cutText returns at most the first bytes of a text, and an ellipsis where that is not
-// all of it.
+// cutText returns at most so many bytes of a text. If that is not all of it they end with
+// an ellipsis.
 func cutText(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -278,8 +279,8 @@ func cutText(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// ParseRow reads the name of a row, its sequence in the input stream, or that of one of
-// its elements: 4711#3. item is nil for the whole row.
+// ParseRow reads the name of a row, which is its sequence in the input stream, or the
+// name of one of its elements, such as 4711#3. item is nil for the whole row.
 func ParseRow(text string) (seq uint64, item *int, err error) {
 	number, index, element := strings.Cut(text, "#")
 	if seq, err = strconv.ParseUint(number, 10, 64); err != nil {

@@ -1,5 +1,5 @@
-// Package tail prints audit events, and the history of one row, as text; for a page it
-// has that history, and the rows that failed, as data.
+// Package tail prints audit events, and the history of one row, as text. For a page it has
+// that history, and the rows that failed, as data.
 package tail
 
 import (
@@ -18,21 +18,21 @@ import (
 type Options struct {
 	Kinds  []auditlog.Kind // of events to print, or none for all
 	Row    uint64          // of the history, by its sequence in the input stream; Print ignores it
-	Item   *int            // of that row, from 0: only the calls for this element; nil means all. Print ignores it
+	Item   *int            // of that row, from 0: only the calls for this element, or nil for all. Print ignores it
 	Failed bool            // only events of what did not succeed
-	Reason []string        // only rows that failed for one of these, if any. History ignores it
-	Since  time.Time       // only later events; zero means see Print and History
+	Reason []string        // only rows that failed for one of these reasons, if there are any. History ignores it
+	Since  time.Time       // only later events; Print and History say what a zero time means
 	JSON   bool            // events as they are stored, one a line
 	Follow bool            // wait for new events; History ignores it
 	Colour bool            // for a terminal
-	// Now returns the calls in flight of the row, and what it waits for in one line or
-	// empty. History shows both while the row has no result. It is nil if nobody knows.
+	// Now returns the calls in flight of the row, and what it waits for, in one line or "".
+	// History shows both while the row has no result. It is nil if nobody knows.
 	Now func(ctx context.Context) (calls []InFlight, waits string)
 }
 
-// Print prints events until ctx ends: with Follow new ones, after those since o.Since if
-// that is set; without Follow those that are stored, and then it returns. It returns what
-// ended it, and flushes out after each event.
+// Print prints events. With o.Follow it prints new events until ctx ends, and before them
+// the stored events since o.Since if that is set. Without o.Follow it prints the stored
+// events, and then returns. It returns what ended it, and flushes out after each event.
 func Print(ctx context.Context, js jetstream.JetStream, cfg *config.Config, out *bufio.Writer, o Options) error {
 	read := stored.ReadOptions{Since: o.Since, NewOnly: o.Follow && o.Since.IsZero(), Follow: o.Follow}
 	return stored.ReadAudit(ctx, js, cfg, read, o.Kinds, func(raw []byte, e *auditlog.Event) error {
