@@ -35,7 +35,7 @@ type billed struct {
 type unused struct {
 	answers  int
 	tokens   int64
-	usd      float64 // known
+	usd      float64 // the known cost
 	unpriced int     // batches with such answers whose cost is not known
 }
 
@@ -48,8 +48,8 @@ func (u *unused) add(o unused) {
 
 func newBatches() batches { return batches{open: make(map[string]*billed)} }
 
-// event takes a batch event. A batch ends once; an owner that was killed before it was
-// done with it leaves its end to be recorded again.
+// event takes a batch event. A batch ends once, but its end may be recorded again: an owner
+// that was killed before it was done with the batch leaves that to the next owner.
 func (b *batches) event(e *auditlog.Batch) {
 	key := e.Stage + "/" + e.Token
 	have := b.open[key]
@@ -123,5 +123,6 @@ func (b *billed) unused(now time.Time) (u unused) {
 	return u
 }
 
-// usdDust is what sums of the same costs in another order may differ by, at most.
+// usdDust is the most by which sums of the same costs may differ, because they were added
+// in another order.
 const usdDust = 1e-9

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// valueBytesMax bounds the text of a value. Longer ones are cut off, and those that
+	// valueBytesMax bounds the text of a value. Longer texts are cut off, so values that
 	// begin alike are one.
 	valueBytesMax = 256
 	// rowsOfChunk is how many rows in a row share a chunk of an index.
@@ -26,14 +26,14 @@ const (
 
 // fields knows the value that a member has in each row. The events of the audit don't have
 // it, so it is read from the input streams that they name, and from the results where a row
-// is gone. It takes two bytes a row. Not safe for concurrent use.
+// is gone. It takes two bytes a row. It is not safe for concurrent use.
 type fields struct {
 	name    string // of the member
 	cfg     *config.Config
 	inputs  map[string]*index // by stream
 	results map[string]*index // by stage
 
-	values []string // each value that is told apart; an index has places in this list
+	values []string // the values that are distinguished; an index has places in this list
 	places map[string]uint16
 }
 
@@ -147,8 +147,8 @@ func (f *fields) each(ctx context.Context, js jetstream.JetStream, o stored.Read
 	return in.Each(ctx, add)
 }
 
-// place returns the place of the member's value in the list of values. A text is that text,
-// and any other value its JSON.
+// place returns the place of the member's value in the list of values. The value of a
+// string is its text, and any other value counts by its JSON.
 func (f *fields) place(body []byte) uint16 {
 	if !bytes.Contains(body, []byte(f.name)) && bytes.IndexByte(body, '\\') < 0 { // most rows without it, cheaply
 		return noValue
@@ -197,8 +197,8 @@ func (x *index) get(seq uint64) uint16 {
 	return notFound
 }
 
-// MarshalJSON writes the group with the member's value under the name of the dimension, such
-// as "field.customer"; null where the rows have no such member.
+// MarshalJSON writes the group with the member's value under the name of the dimension,
+// such as "field.customer". The value is null if the rows have no such member.
 func (g Group) MarshalJSON() ([]byte, error) {
 	type plain Group
 	text, err := json.Marshal(plain(g))

@@ -15,20 +15,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Options are what of the audit is read.
+// Options select what is read of the audit.
 type Options struct {
 	// Stages are the names of the stages, at least one, each once.
 	Stages []string
-	// Since is when the first event was stored; zero means all are read.
+	// Since leaves out events that were stored earlier. If it is zero all are read.
 	Since time.Time
-	// Recreated is set where each connection may be to another process, of an embedded
-	// store: whether the stream is another one too is then found out by asking, see
-	// [stored.Generation].
+	// Recreated is set for an embedded store, where each connection may be to another
+	// process. The stream may then be another one, too, and the server is asked whether it
+	// is, see [stored.Generation].
 	Recreated bool
 }
 
-// Reader reads the events of some stages from one audit stream into a book. Not safe for
-// concurrent use.
+// Reader reads the events of some stages from one audit stream into a book. It is not safe
+// for concurrent use.
 type Reader struct {
 	cfg      *config.Config
 	book     *Book
@@ -39,7 +39,7 @@ type Reader struct {
 	first    uint64    // the first message that is left
 	audit    time.Time // when the stream was created
 	rolled   map[rolledDay]*rolled
-	rollsUp  bool    // it is to bring the roll-up up to date, see [RollUp]
+	rollsUp  bool    // it brings the roll-up up to date, see [RollUp]
 	noRollUp string  // why it is not known whether there is a roll-up, or empty
 	fields   *fields // nil where calls are not grouped by a member of their rows
 	gone     uint64  // calls whose rows are stored no more
@@ -79,8 +79,8 @@ func (r *Reader) Read(ctx context.Context, js jetstream.JetStream) error {
 	return r.read(ctx, js, nil)
 }
 
-// Show calls changed if events were read since [Reader.Follow] or Show have done so last,
-// and the first time.
+// Show calls changed the first time, and then if events were read since [Reader.Follow] or
+// Show have called it last.
 func (r *Reader) Show(changed func() error) error {
 	if !r.show.dirty {
 		return nil
@@ -124,7 +124,7 @@ func (r *Reader) begin(ctx context.Context, js jetstream.JetStream) error {
 	return r.loadRolled(ctx, js)
 }
 
-// read reads on. With changed it follows.
+// read reads the events that come next. With changed it also waits for new ones.
 func (r *Reader) read(ctx context.Context, js jetstream.JetStream, changed func() error) error {
 	o := stored.ReadOptions{Stream: r.cfg.Audit.Stream, Since: r.options.Since, Follow: changed != nil}
 	if r.at > 0 {
@@ -172,8 +172,8 @@ func (r *Reader) earlier(m *jetstream.RawStreamMsg, e *auditlog.Event) bool {
 }
 
 // add adds an event of that sequence to the book, unless it is in a day that was rolled up.
-// Where calls are grouped by a member of their rows, it looks
-// up that of the call's row first.
+// If calls are grouped by a member of their rows, it looks up the member of the call's row
+// first.
 func (r *Reader) add(ctx context.Context, js jetstream.JetStream, e *auditlog.Event, seq uint64) error {
 	if e != nil && e.Call != nil && r.inRolled(e.Call, seq) {
 		r.book.recall(e.Call)
@@ -225,8 +225,8 @@ func (s *shower) now() error {
 	return s.changed()
 }
 
-// Unknown looks for stages that the audit holds no event of: it returns their names, and
-// the names of all that it holds events of. A stream that does not exist is
+// Unknown looks for stages without any event in the audit. It returns their names, and the
+// names of all stages with events. A stream that does not exist is
 // [jetstream.ErrStreamNotFound].
 func Unknown(ctx context.Context, js jetstream.JetStream, cfg *config.Config, stages []string) (unknown, known []string, err error) {
 	prefix := cfg.Audit.Subject + "."

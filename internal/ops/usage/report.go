@@ -10,18 +10,18 @@ import (
 
 // Report is what a book holds at one time. Its JSON is stable: members may be added.
 type Report struct {
-	// Stages and Since say which events were read; a nil Since means all.
+	// Stages and Since say which events were read. Since is nil if all were.
 	Stages []string   `json:"stages"`
 	Since  *time.Time `json:"since"`
-	// AuditBegins is when the audit stream begins, where earlier events have expired or
-	// were deleted after Since; nil means all that was selected was there.
+	// AuditBegins is when the audit stream begins, if events after Since have expired or
+	// were deleted. It is nil if all that was selected was there.
 	AuditBegins *time.Time `json:"audit_begins"`
 	// Until is when the last call was made, or nil.
 	Until *time.Time `json:"until"`
 	// By is what the groups are grouped by.
 	By []Dimension `json:"by"`
-	// Groups are ordered by stage, as in Stages, then provider, model and day. Never null
-	// in JSON.
+	// Groups are ordered by stage, as in Stages, then by provider, model and day. They are
+	// never null in JSON.
 	Groups []Group `json:"groups"`
 	// Total sums all groups.
 	Total Numbers `json:"total"`
@@ -31,11 +31,10 @@ type Report struct {
 	// Unused are answers of a provider's batches that were billed and have no call, as
 	// older stages recorded none where no row took the answer. They are not in Total.
 	Unused Unused `json:"unused_batch_answers"`
-	// Doubled counts events of calls that were stored before, and are left out.
-	// Unreadable counts messages that are no event of a version that this program knows:
-	// the numbers are then too low.
-	// RowsGone counts calls whose rows are stored no more, neither in the input stream nor
-	// as results. They are in the group without a value.
+	// Doubled counts second events of calls, which are left out. Unreadable counts messages
+	// that are no event of a version that this program knows: with any, the numbers are too
+	// low. RowsGone counts calls whose rows are no longer stored, neither in the input
+	// stream nor as results. They are in the group without a value.
 	Doubled    uint64 `json:"doubled_events"`
 	RowsGone   uint64 `json:"rows_gone,omitempty"`
 	Unreadable uint64 `json:"unreadable_events"`
@@ -58,8 +57,8 @@ type Group struct {
 	dimension Dimension // of Field
 }
 
-// Numbers are the usage of some calls. Tokens and cost are null in JSON where they are
-// not known: of tokens where no call reported any.
+// Numbers are the usage of some calls. Tokens and cost are null in JSON if they are not
+// known. Tokens are not known if no call reported any.
 type Numbers struct {
 	Calls           uint64 `json:"calls"` // the sum of the next four
 	Succeeded       uint64 `json:"succeeded"`

@@ -53,8 +53,8 @@ type rolled struct {
 	Stage string `json:"stage"`
 	Day   string `json:"day"` // 2006-01-02, in UTC
 	// Through is the sequence in the audit stream up to which the calls of the day are in
-	// the groups, and Audit is when that stream was created: another one has all its calls
-	// besides.
+	// the groups, and Audit is when that stream was created. No call of another audit
+	// stream is in the groups.
 	Through uint64        `json:"through"`
 	Audit   time.Time     `json:"audit_created"`
 	Until   *time.Time    `json:"until"` // the last call of all that was known then
@@ -140,7 +140,7 @@ func (r *Reader) covers(first uint64) bool {
 	return !slices.ContainsFunc(r.options.Stages, func(stage string) bool { return through[stage]+1 < first })
 }
 
-// addRolled adds a day that was rolled up. The rows of its calls are not known.
+// addRolled adds a day that was rolled up. It does not know the rows of its calls.
 func (b *Book) addRolled(one *rolled, day time.Time) {
 	for i := range one.Groups {
 		g := &one.Groups[i]
@@ -162,7 +162,7 @@ func (b *Book) recall(c *auditlog.Call) {
 	}
 }
 
-// sum is what the numbers say.
+// sum returns the numbers as a sum, to which others can be added.
 func (n *Numbers) sum() Sum {
 	s := Sum{Succeeded: n.Succeeded, Failed: n.Failed, CapacityRetries: n.CapacityRetries, Unknown: n.Unknown}
 	s.Spending = cost.Spending{Totals: auditlog.Totals{Calls: n.Calls}, KnownUSD: n.KnownCostUSD, Unpriced: n.UnpricedCalls}
@@ -194,7 +194,7 @@ var ErrRolledMeanwhile = errors.New("another roll-up has written a day meanwhile
 
 // RollUp brings the days of some stages up to date with the audit: it reads all that is
 // there, and stores each day that has changed. It creates the stream if it is missing, with
-// so many replicas. days is how many days were stored, whatever the error.
+// so many replicas. days is how many days were stored, also if there is an error.
 func RollUp(ctx context.Context, js jetstream.JetStream, r *Reader, replicas int) (days int, err error) {
 	if err := createRollUp(ctx, js, replicas); err != nil {
 		return 0, err

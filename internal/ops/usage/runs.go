@@ -13,9 +13,9 @@ import (
 // run, which makes the time that has passed too long and the speed-up too low.
 const runsMost = 10_000
 
-// runs are the processes that made the calls. They say how much time has passed: a summary
-// of a run is in its last event. A run that was killed has none, and its calls say what is
-// known of it.
+// runs are the processes that made the calls. Their last events have a summary, which
+// says how much time has passed. A run that was killed has none, and all that is known of
+// it follows from its calls.
 type runs struct {
 	byID map[string]*run
 }
@@ -64,7 +64,8 @@ func (r *runs) event(e *auditlog.Run) {
 	}
 }
 
-// call adds a call. A line of a provider's batch took nobody's time.
+// call adds a call. A line of a provider's batch does not count, because nobody waited for
+// it.
 func (r *runs) call(c *auditlog.Call) {
 	if c.Lane != "" {
 		return
@@ -74,8 +75,9 @@ func (r *runs) call(c *auditlog.Call) {
 	one.throttled = max(one.throttled, c.Throttled)
 }
 
-// pace returns what the runs were worth together. Time in which several of them ran passed
-// once: of a run from 10:00 to 11:00 and one from 10:30 to 12:00 it is two hours.
+// pace returns what the parallel calls of all runs gained. Time in which several runs
+// worked counts once: a run from 10:00 to 11:00 and one from 10:30 to 12:00 took two
+// hours.
 func (r *runs) pace() auditlog.Pace {
 	var calls, elapsed, throttled, known time.Duration
 	var slots float64 // times seconds, of the runs whose pool is known; known are their calls

@@ -21,8 +21,8 @@ const (
 	// generationSize bounds one generation to 16 MB: 4 million calls of rows in a row,
 	// half a million of batched requests, or 40,000 of as many terms.
 	generationSize = 4 << 20
-	// runSize and chunkSize are what the first call of a run and of some 65,536 sequences
-	// takes more; requestSize is what a call of a batched request takes.
+	// runSize and chunkSize are what the first call of a run, and of 65,536 sequences,
+	// takes in addition. requestSize is what a call of a batched request takes.
 	runSize     = 64
 	chunkSize   = 32
 	requestSize = 8

@@ -24,7 +24,7 @@ const (
 	CSV   Format = "csv"
 )
 
-// ParseFormat reads the name of a format; the error lists them.
+// ParseFormat reads the name of a format. The error lists the names.
 func ParseFormat(name string) (Format, error) {
 	if f := Format(name); f == Table || f == JSON || f == CSV {
 		return f, nil
@@ -100,7 +100,7 @@ func writeAligned(w io.Writer, rows [][]string, left int) error {
 	return err
 }
 
-// cells are the numbers of the table.
+// cells returns the numbers of the table.
 func (n *Numbers) cells() []string {
 	return []string{
 		count(n.Calls), count(n.Succeeded), count(n.Failed), count(n.CapacityRetries), count(n.Unknown),
@@ -109,7 +109,7 @@ func (n *Numbers) cells() []string {
 	}
 }
 
-// costText is the cost, or what it is at least.
+// costText returns the cost, or the least that it can be.
 func (n *Numbers) costText() string {
 	switch {
 	case n.UnpricedCalls == 0:
@@ -187,8 +187,8 @@ func (r *Report) records() (records [][]string) {
 	return records
 }
 
-// names are what a group is grouped by, in the order of By, without control characters:
-// rows may name any model.
+// names returns the values that a group is grouped by, in the order of By. Control
+// characters are removed, because rows may name any model.
 func (r *Report) names(g *Group) (names []string) {
 	for _, d := range r.By {
 		named := map[Dimension]*string{ByStage: g.Stage, ByProvider: g.Provider, ByModel: g.Model, ByDay: g.Day, g.dimension: g.Field}
@@ -198,7 +198,7 @@ func (r *Report) names(g *Group) (names []string) {
 	return names
 }
 
-// Live prints a report again and again while it changes. Not safe for concurrent use.
+// Live prints a report again and again while it changes. It is not safe for concurrent use.
 type Live struct {
 	w      io.Writer
 	format Format
@@ -213,9 +213,9 @@ func NewLive(w io.Writer, f Format, screen bool) *Live { return &Live{w: w, form
 // clearScreen moves to the upper left corner and clears.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// Show prints the report: a table on a terminal; a line with the totals elsewhere; as
-// JSON the report in one line; as CSV the records of the groups that have changed, after
-// a header at first.
+// Show prints the report. As a table it prints the table on a terminal, and elsewhere a
+// line with the totals. As JSON it prints the report in one line. As CSV it prints the
+// records of the groups that have changed, and before the first ones a header.
 func (l *Live) Show(r *Report) error {
 	switch {
 	case l.format == JSON:
@@ -249,7 +249,7 @@ func (l *Live) showRecords(r *Report) error {
 	return csv.NewWriter(l.w).WriteAll(changed)
 }
 
-// line is the total in one line, at the time of the last call.
+// line returns the total in one line, with the time of the last call.
 func (r *Report) line() string {
 	at := "-"
 	if r.Until != nil {
@@ -276,7 +276,7 @@ func orEmpty(n *int64) string {
 
 func orDash(n *int64) string { return terminal.OrDash(orEmpty(n)) }
 
-// usd is a cost to a millionth of a dollar; float is all of it.
+// usd writes a cost to a millionth of a dollar. float writes all digits.
 func usd(cost float64) string { return strconv.FormatFloat(cost, 'f', 6, 64) }
 
 func float(cost float64) string { return strconv.FormatFloat(cost, 'g', -1, 64) }

@@ -41,11 +41,11 @@ func (d Dimension) Field() (name string, ok bool) {
 }
 
 // Dimensions are the values of [Dimension] that have a fixed name, in the order in which
-// groups are sorted. That of a member comes after them.
+// groups are sorted. The dimension of a member comes after them.
 var Dimensions = []Dimension{ByStage, ByProvider, ByModel, ByDay}
 
 // ParseDimensions reads the names of dimensions. It returns them in the order of
-// [Dimensions], each once; the error names the first that is unknown.
+// [Dimensions], each once. The error names the first unknown one.
 func ParseDimensions(names []string) (by []Dimension, err error) {
 	var field Dimension
 	for _, name := range names {
@@ -103,7 +103,7 @@ const (
 
 const secondsOfDay = int64(24 * time.Hour / time.Second)
 
-// group is the key of one. What calls are not grouped by is zero.
+// group is the key of a group of calls. A dimension that calls are not grouped by is zero.
 type group struct {
 	stage, provider, model string
 	day                    int64 // since 1970
@@ -117,8 +117,7 @@ func (g group) compare(o group) int {
 
 // Book adds up events. Its memory is bounded: 10,000 groups and the groups of one more
 // model, some 32 MB of calls that it would recognise, 4,096 finished batches, and 10,000
-// runs. It is
-// not safe for concurrent use.
+// runs. It is not safe for concurrent use.
 type Book struct {
 	by      []Dimension
 	groups  map[group]*Sum
@@ -147,9 +146,9 @@ func (b *Book) AddOf(c *auditlog.Call, value string) { b.call(c, value) }
 // The event of a call may be stored twice: a publish that is repeated after the stream's
 // window of message ids has passed stores a second copy, and a line of a provider's batch
 // is recorded by each owner that reads it. Such a copy is left out if the first one is
-// among the last 4 million calls of rows, or half a million of batched requests; of rows
-// whose calls are each of another term of ownership, 40,000. A stage repeats an event
-// within minutes.
+// among the last 4 million calls of rows, or the last half a million of batched requests.
+// Of rows whose calls are each of another term of ownership, it is the last 40,000. That
+// is enough, since a stage repeats an event within minutes.
 func (b *Book) Add(e *auditlog.Event) {
 	switch {
 	case e == nil:

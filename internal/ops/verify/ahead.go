@@ -22,7 +22,7 @@ import (
 // Rows are added near the end, as a stage takes them. It belongs to the goroutine that
 // reads the log, as all of the check does.
 type aheadRows struct {
-	low  uint64     // every row at or below it has its result, says the log
+	low  uint64     // every row at or below it has its result, according to the log
 	rows []aheadRow // above low, by sequence
 	done int        // how many of rows have a result
 	// stored has the rows with a result in the order of the log. Its first row is above

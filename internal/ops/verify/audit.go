@@ -48,10 +48,11 @@ type rowFacts struct {
 // calls is how many calls the row event counts.
 func (f *rowFacts) calls() int { return f.attempts + f.capacity }
 
-// rowAudit gathers the events of one row, from whichever terms have called it. A row that
-// two owners have called has the call events of both, and a row event of each that has
-// answered it. Only the owner of the result is compared with the result, by
-// [rowAudit.by]. The calls of the other were paid for in vain and count as such.
+// rowAudit gathers the events of one row, from all terms that have called it. A row that
+// two owners have called has the call events of both, and a row event from each owner
+// that has answered it. Only the row event of the result's owner is compared with the
+// result, see [rowAudit.by]. The calls of the other owner were paid for in vain and count
+// as such.
 type rowAudit struct {
 	key   rowKey
 	calls []callFacts
@@ -160,10 +161,11 @@ func (r *rowAudit) laned() bool {
 // journaled looks for the calls of a reply from the journal, or of a batch. The row event
 // does not name their term, so they are searched for: consecutive calls of one process
 // whose retries and usage add up to the row event's. If several such runs of calls exist,
-// the one with the row event's hash is taken, and without any hash that fits the first.
+// the one with the row event's hash is taken. If no hash fits, the first one is.
 //
-// A row event that counts 2 calls and 30 tokens, and a process that has made calls of 10,
-// 20 and 10 tokens: its first two calls fit, and so do its last two. The hash decides.
+// For example, a row event counts 2 calls and 30 tokens, and a process has made calls of
+// 10, 20 and 10 tokens. Its first two calls fit, and so do its last two. The hash
+// decides.
 func (r *rowAudit) journaled(f *rowFacts) (calls []callFacts, ok bool) {
 	n := f.calls()
 	for i := range r.calls {

@@ -25,12 +25,13 @@ type auditor struct {
 // auditGap is which events of a partition may be missing from the audit, without a
 // violation.
 type auditGap struct {
-	// until is until when events may be missing, or zero if none is.
+	// until is the time until which events may be missing, or zero if none is missing.
 	until time.Time
-	// byItself is until without what only a person can have removed. It is for results
-	// that name their row event: what was removed of theirs is missed.
+	// byItself is like until, but leaves out events that only a person can have removed. It
+	// is used for results that name their row event, because a removal of their events must
+	// be noticed.
 	byItself time.Time
-	// expired is until when results were stored whose events can have expired.
+	// expired is the time until which results were stored whose events can have expired.
 	expired time.Time
 }
 
@@ -68,8 +69,8 @@ func (a *auditor) countAudited(h *verifiedRow) {
 // first of them before until.
 //
 // A log that has lost results does not show whether the audit stream was created again
-// while the stage ran. Then an event may be gone if the first one of its process is
-// missing, its start.
+// while the stage ran. In that case an event may be gone if the first event of its
+// process, which is its start, is missing.
 func (a *auditor) countUnaudited(h *verifiedRow, since, until time.Time) bool {
 	gone := a.gap.until
 	if h.event != "" {
@@ -92,7 +93,7 @@ func (a *auditor) countUnaudited(h *verifiedRow, since, until time.Time) bool {
 	return true
 }
 
-// checkAudit compares a result with its row event, and that with the call events.
+// check compares a result with its row event, and the row event with the call events.
 func (a *auditor) check(h *verifiedRow, row *rowAudit, event *rowFacts) {
 	if h.key.compare(a.log.passed(h.key)) <= 0 { // later rows of the term were taken later
 		h.term.since = later(h.term.since, event.queued.Add(-auditSlack))

@@ -79,8 +79,8 @@ type paidRows struct {
 
 // verifiedBatches counts the batches that were submitted, their answers and their bill.
 type verifiedBatches struct {
-	// Batches is all that the audit names: Undecided have an intent alone, Open were
-	// submitted, the others are over.
+	// Batches counts all batches that the audit names. Undecided ones have an intent alone,
+	// Open ones were submitted, and the others are over.
 	Batches   int `json:"batches"`
 	Undecided int `json:"undecided"`
 	Open      int `json:"open"`
@@ -91,8 +91,8 @@ type verifiedBatches struct {
 	Adopted   int `json:"adopted"` // of Batches: found at the provider after a crash
 	Doubled   int `json:"doubled"` // of Abandoned: turned up at the provider all the same
 
-	// RowsSubmitted is of batches that the provider had, open ones included; the counts
-	// below are of those that are over.
+	// RowsSubmitted counts the rows of batches that the provider had, open ones included.
+	// The counts below are about batches that are over.
 	RowsSubmitted int `json:"rows_submitted"`
 	Answered      int `json:"answered"`
 	Failed        int `json:"failed"`
@@ -102,8 +102,8 @@ type verifiedBatches struct {
 	Dropped       int `json:"dropped"`
 	Unused        int `json:"unused"` // further answers without a call: their rows had gone live before a crash
 
-	// Calls are the answers in the audit, each once, those included that no row took;
-	// CallsAgain are further events of the same answers.
+	// Calls counts the answers in the audit, each once, including answers that no row took.
+	// CallsAgain counts further events of the same answers.
 	Calls      int `json:"calls"`
 	CallsAgain int `json:"calls_recorded_again"`
 
@@ -129,8 +129,8 @@ func (v *batchVerifier) record(token string, partition auditlog.Partition) *batc
 	return r
 }
 
-// event takes a batch event. Of two ends the later counts: an owner that was killed
-// before it was done with a batch leaves its end to be recorded again.
+// event takes a batch event. If a batch has two ends the later one counts: an owner that
+// was killed before it was done with the batch leaves its end to be recorded again.
 func (v *batchVerifier) event(e *auditlog.Batch) {
 	r := v.record(e.Token, e.Partition)
 	r.rows, r.id = max(r.rows, e.Rows), cmp.Or(e.BatchID, r.id)
@@ -165,8 +165,8 @@ func (v *batchVerifier) forget() {
 }
 
 // call takes the event of a call that a batch answered, for a row of the input stream of
-// an epoch, and reports whether it is new: the answers of a batch are read again after a
-// crash, which is no other call.
+// an epoch, and reports whether it is new. The answers of a batch are read again after a
+// crash, and then the same call has a further event.
 func (v *batchVerifier) call(c *auditlog.Call, epoch int) bool {
 	at := strings.LastIndexByte(c.CallID, '-')
 	seq, err := strconv.ParseUint(c.CallID[at+1:], 10, 64)
@@ -378,9 +378,9 @@ func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
 // version recorded none for them.
 func (r *batchRecord) uncalled(e *auditlog.Batch) int { return max(0, e.Dropped-r.late) }
 
-// checkUnused looks for answers without a call that no row explains which went live. An
-// owner that reads the results after a crash does not know all of these, so their number
-// is compared, in each partition.
+// checkUnused looks for answers without a call that cannot be explained by rows that went
+// live. An owner that reads the results after a crash does not know all such rows, so only
+// their number is compared, in each partition.
 func (v *batchVerifier) checkUnused() {
 	left := make(map[int]int)
 	for partition, rows := range v.live {

@@ -13,8 +13,8 @@ import (
 // the hash of the one before it and of itself. The tombstone of an erased result takes its
 // place.
 //
-// Behind a message that breaks the chain it goes on with the value that this one carries,
-// so one change is one violation. Say message 3 of 5 was altered:
+// After a message that breaks the chain it goes on with the value that this message
+// carries, so one change is one violation. For example, message 3 of 5 was altered:
 //
 //	message    1   2   3     4   5
 //	carries    a   b   c     d   e
@@ -29,7 +29,7 @@ type chainVerifier struct {
 	bare    uint64 // the last message where it has no chain, or 0
 	broken  bool
 
-	// What it shares with the verifier of the log, which sets them as it begins.
+	// These are shared with the verifier of the log, which sets them as it begins.
 	*findings
 	facts *logFacts
 
@@ -231,7 +231,7 @@ func (c *chainVerifier) finish() {
 	}
 }
 
-// rootsOf returns those of the given roots that are of a partition, by their places.
+// rootsOf returns the given roots of a partition, by their places.
 func rootsOf(given []Root, partition int) (roots []*Root) {
 	for i := range given {
 		if r := &given[i]; r.Partition == partition {

@@ -7,7 +7,7 @@ import "slices"
 // of the server is returned: a check that took it for "none is gone" would call an erased
 // result lost.
 //
-// A nil pointer is a stream without any.
+// A nil pointer stands for a stream without deletions.
 type deletions struct {
 	ask   func() ([]uint64, error)
 	asked bool

@@ -20,15 +20,15 @@ type anchor struct {
 	*streams.Dropped
 
 	chain proof.Hash
-	// left counts the results up to there that are still there: the purge was interrupted
-	// half-way, and they are not checked.
+	// left counts the results before the anchor that are still stored, because the purge
+	// was interrupted half-way. They are not checked.
 	left uint64
 }
 
 // drops are the records of dropped results.
 type drops struct {
 	anchors map[int]*anchor // by partition of the stage; where results were dropped
-	// recorded has records by which nothing is purged yet: the log must lead to them.
+	// recorded has the records whose results are not purged yet. The log must lead to them.
 	recorded map[int]*anchor
 }
 

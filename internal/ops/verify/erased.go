@@ -28,11 +28,11 @@ type stone struct {
 // tombstones are the tombstones of one partition, sorted by place, one for each place.
 type tombstones []*stone
 
-// erasures is what erasures have left in the streams: a tombstone for each result, and for
+// erasures has what erasures have left in the streams: a tombstone for each result, and for
 // each event a copy without the row's contents.
 type erasures struct {
 	stones []tombstones      // by partition
-	rows   []map[uint64]bool // by partition: those that have a tombstone
+	rows   []map[uint64]bool // by partition, the rows that have a tombstone
 	others []uint64          // places of erased results of other stages in the stream
 	copies []eventCopy       // by the places of their originals
 }
@@ -107,8 +107,9 @@ func stoneOf(t *proof.Tombstone) *stone {
 	return &stone{at: t.Sequence, row: t.Row, result: r, record: t.Record(), chain: t.Chain}
 }
 
-// covers reports whether a row that an event is about was erased. Without that the
-// hash which a copy carries would cover any change of an event.
+// covers reports whether a row that an event is about was erased. Only such an event may
+// be a copy that carries the hash of its original. Otherwise any change of an event could
+// be covered by a hash that the event itself carries.
 func (e *erasures) covers(event *auditlog.Event) bool {
 	var rows []uint64
 	switch {

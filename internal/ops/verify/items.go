@@ -9,7 +9,7 @@ import (
 // wholeRow stands for the item of a call that is for no single element of its row.
 const wholeRow = -1
 
-// itemOf is the element that a call is for, from 0.
+// itemOf returns the element that a call is for, from 0, or wholeRow.
 func itemOf(c *auditlog.Call) int {
 	if c.Item == nil {
 		return wholeRow
@@ -22,11 +22,12 @@ func (r *rowAudit) fanned() bool {
 	return r != nil && slices.ContainsFunc(r.calls, func(c callFacts) bool { return c.item != wholeRow })
 }
 
-// ofElements returns the calls that the row event of a row that fans out counts: all of
-// its term, and the calls of earlier terms that the event names. The calls behind one
-// reply are consecutive calls for the element by one process. The calls of a term are
-// numbered over all elements: two calls for element 0 and one for element 1 are 0, 1 and
-// 2. ok is false while some are missing: a call event may be stored after the row event.
+// ofElements returns the calls that the row event of a row that fans out counts: all
+// calls of its term, and the calls of earlier terms that the event names. The calls for
+// one reply are consecutive calls for the element by one process. The calls of a term are
+// numbered over all elements. For example, two calls for element 0 and one for element 1
+// are 0, 1 and 2. ok is false while some are missing, since a call event may be stored
+// after the row event.
 func (r *rowAudit) ofElements(f *rowFacts) (calls []callFacts, ok bool) {
 	calls = r.filter(func(c *callFacts) bool { return c.term == f.term })
 	ok = numbered(calls)

@@ -69,7 +69,7 @@ func (m logMessage) String() string {
 	return fmt.Sprintf("the result of row %d, at %d of the results stream,", m.row, m.at)
 }
 
-// counted is what the message says that [streams.HeaderAhead] counts.
+// counted names what [streams.HeaderAhead] counts in such a message, for violations.
 func (m logMessage) counted() string {
 	return fmt.Sprintf("%v counts %d rows above row %d that have their result (%s)", m, m.Ahead, m.Low, streams.HeaderAhead)
 }
@@ -81,17 +81,18 @@ type progress struct {
 
 	named uint64 // the low-water mark of the last message that names one
 	moved uint64 // the last message that moved the mark
-	// So many rows above the mark have their result, as the log says since a message, and
-	// it is not in the log.
+	// unseen is how many rows above the mark have a result that is not in the log,
+	// according to the log itself.
 	unseen int
 	since  logMessage
-	// Where the log was purged, the results of so many rows above the first mark that is
-	// left went with it; above the mark are gone of them at most.
+	// purged is how many rows above the first mark that is left had their results in the
+	// part of the log that was purged. At most gone of these rows are above the present
+	// mark.
 	purged, gone int
 }
 
-// claimOrder checks the order that a claim names, and follows a change of it. first: the
-// log begins with the claim.
+// claimOrder checks the order that a claim names, and follows a change of it. first says
+// that the log begins with the claim.
 func (v *logVerifier) claimOrder(c *stored.Claim, first bool) {
 	o, problem := orderOf(c)
 	if problem != "" {
@@ -125,8 +126,8 @@ func (v *logVerifier) claimOrder(c *stored.Claim, first bool) {
 	}
 }
 
-// beginAhead begins with rows in another order than the stream's: all up to low have
-// their results.
+// beginAhead begins a part of the log in another order than the stream's, where all rows up
+// to low have their results.
 func (v *logVerifier) beginAhead(low, at uint64) {
 	v.ahead = progress{aheadRows: aheadRows{low: low}, named: low, moved: at}
 }
@@ -165,8 +166,8 @@ func (v *logVerifier) inferOrder(r *stored.ResultRow) {
 }
 
 // claimAhead checks what a claim says about rows that have their results. An owner claims
-// once more where the mark has moved on since the last result, over rows that had theirs
-// from an earlier owner.
+// once more if the mark has moved since the last result, over rows that have their
+// results from an earlier owner.
 func (v *logVerifier) claimAhead(c *stored.Claim) error {
 	m := logMessage{at: c.At, owner: cmp.Or(c.Owner, "nobody"), Progress: c.Progress}
 	switch {
@@ -266,7 +267,7 @@ func (v *logVerifier) inputAhead(seq uint64) error {
 	})
 }
 
-// checkAhead checks what a message says about rows that have their results with it
+// checkAhead checks what a message says about the rows that had their results when it was
 // stored, and follows the low-water mark.
 func (v *logVerifier) checkAhead(m logMessage) error {
 	a := &v.ahead
@@ -304,9 +305,9 @@ func (v *logVerifier) checkAhead(m logMessage) error {
 	return nil
 }
 
-// checkCount compares the number that the log gives for rows above the low-water mark
-// with a result with the results that were read. missing rows turned out to have no
-// result since the message before.
+// checkCount compares the number of rows above the low-water mark that have a result, as
+// the log gives it, with the results that were read. missing is how many rows have turned
+// out to have no result since the message before.
 //
 // If the log says 3 and only 2 were read, either a result is lost or the number is wrong.
 // A lost result is noticed when the mark passes its row; if the number goes down without

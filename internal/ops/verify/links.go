@@ -32,7 +32,7 @@ type bodies struct {
 	upstream Upstream
 	// arrays are the members of rows that runs of the stage have fanned out over.
 	arrays []string
-	// fields are those that runs of the stage have put replies into.
+	// fields are the members that runs of the stage have put replies into.
 	fields []string
 	// every says that the settings of some run are unknown: any array of a row may have
 	// been fanned out over.
@@ -78,20 +78,20 @@ type source struct {
 	// kept is values without the members that a success replaces, for each of
 	// [bodies.fields]. It is nil if the row has no member that a success replaces.
 	kept     []left
-	previews [2]uint64 // what an error without the row's members may quote of it
+	previews [2]uint64 // what an error without the row's members may quote of the row, see previewsOf
 	body     uint64
 	subject  uint64
 	failed   bool // it is an error of a stage
 
 	upstream                string // the stage whose result it is, or empty
 	originStream, originSeq string // that its result must name
-	replaces                string // it is a copy of another row, see [streams.HeaderReplaces]
+	replaces                string // the row that it is a copy of, see [streams.HeaderReplaces]
 	inLog                   bool   // it is in the log of the stage before, not beside it
 }
 
-// left is what a success leaves of the values of its row, for each set of the parts that
-// it may keep beside the answer. Only parts whose names the row has make a difference: a
-// row without any has one entry.
+// left has what a success leaves of the values of its row, for each set of parts that it
+// may keep beside the answer. Only parts whose names the row has make a difference, so a
+// row without any such name has one entry.
 type left map[partSet]uint64
 
 // besides returns what a success leaves that keeps these parts.
@@ -224,8 +224,8 @@ func previewsOf(in *stored.InputRow) [2]uint64 {
 	return [2]uint64{quoted(in.Body), quoted(begin)}
 }
 
-// quoted stands for what an error quotes of a text: whole characters of its first 500
-// bytes.
+// quoted returns a hash of what an error quotes of a text: the whole characters in its
+// first 500 bytes.
 func quoted(text []byte) uint64 {
 	end := min(len(text), 500)
 	for end > 0 && end < len(text) && !utf8.RuneStart(text[end]) {
@@ -252,7 +252,8 @@ func elementsOf(hashes []string) elements {
 	return elements{n: len(hashes), hash: llm.Hash([]byte(strings.Join(hashes, " ")))}
 }
 
-// valuesOf stands for the values of members but errors, whose names a stage may change.
+// valuesOf returns a hash of the values of members. It leaves out errors, and the names of
+// members, which a stage may change.
 func valuesOf(body []byte, members []jsonbytes.Member) uint64 {
 	var h maphash.Hash
 	h.SetSeed(keySeed)
@@ -300,8 +301,8 @@ func isSequence(text string) bool {
 	return err == nil && n > 0 && strconv.FormatUint(n, 10) == text
 }
 
-// answerMembers are those that a success ends with, by what follows the name of the
-// first, and variablesMember the one with the hash.
+// answerMembers are the members that a success ends with, by what follows the name of the
+// first of them. variablesMember is the one with the hash of the variables.
 var answerMembers = []string{
 	"", "_usage", "_template_hash", "_variables_hash", "_template_source", "_lookup_hash", "_lookup_source", "_model",
 }
@@ -319,8 +320,8 @@ func partOf(suffix string) partSet {
 	return 0
 }
 
-// answerOf returns the members that a success has added to its row: those that each has,
-// and the parts. The former are nil if it is no success.
+// answerOf returns the members that a success has added to its row: the members that every
+// success has, and the parts. The former are nil if the result is no success.
 func answerOf(body []byte, members []jsonbytes.Member) (answer, parts []jsonbytes.Member) {
 	for n := range 1 + len(partMembers) {
 		start := len(members) - n - len(answerMembers)
@@ -432,8 +433,8 @@ func (b *bodies) differs(s *source, r *stored.ResultRow, m *made) string {
 }
 
 // keeps reports whether a success has the members of its row that it does not replace. If
-// no known run has used the result's field, nobody knows which members those are, and the
-// success is taken on trust.
+// no known run has used the result's field, it is unknown which members those are, and
+// keeps reports true.
 func (b *bodies) keeps(s *source, m *made) bool {
 	i := slices.Index(b.fields, m.field)
 	switch {
@@ -458,8 +459,8 @@ type linkVerifier struct {
 	original func(seq uint64) (*stored.InputRow, error)
 }
 
-// check compares a result with the row that it names. Of one that is erased nothing is left
-// to compare.
+// check compares a result with the row that it names. A result that is erased has nothing
+// left to compare.
 func (l *linkVerifier) check(h *verifiedRow) error {
 	if h.erased {
 		return nil

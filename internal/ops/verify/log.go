@@ -29,8 +29,8 @@ type logVerifier struct {
 	runs    *runVerifier
 	chain   chainVerifier
 
-	// The log up to its last result is read. Of the claims those before nextClaim lie in
-	// that part, and have been checked.
+	// The claims before nextClaim have been checked: they are in the part of the log up to
+	// the last result that was read.
 	nextClaim int
 	owner     string // of the last of them, or empty
 	epoch     int    // the input stream of that result, counted from 0; below epochs
@@ -40,7 +40,7 @@ type logVerifier struct {
 	changes []string // of the order
 }
 
-// logFacts is what is known of a log before its first message is read, and does not change.
+// logFacts is what is known of a log before its first message is read. It does not change.
 type logFacts struct {
 	name, stream string // of the stage, and its input stream
 	epochs       int    // input streams that the claims name, at least 1; the last is the one that is there now
@@ -95,9 +95,9 @@ type epochRows struct {
 	missing seqset.Set // rows of the input that were passed by without a result
 	audited seqset.Set // rows of the audit that were passed by without a result
 	failed  seqset.Set // rows whose last result so far is an error; for a replacement, the row that it replaces
-	// Where results are not in stream order, mark is the low-water mark, last the latest
-	// row that has a result, and rows above the mark are in ahead instead of missing. Of
-	// those, pendingAhead have no result in the end.
+	// Where results are not in stream order, mark is the low-water mark, last is the latest
+	// row that has a result, and rows above the mark are in ahead instead of missing.
+	// pendingAhead of these rows have no result in the end.
 	ahead        progress
 	pendingAhead uint64
 }
@@ -143,8 +143,8 @@ func (v *logVerifier) next() (*verifiedRow, error) {
 	if err := v.chain.result(h); err != nil {
 		return nil, err
 	}
-	// Even if the result is still there: an interrupted erasure has already removed some of
-	// the events that the result would be compared with.
+	// The result counts as erased even if it is still there: an interrupted erasure has
+	// already removed some of the events that it would be compared with.
 	h.erased = v.chain.stones.at(r.At) != nil
 	v.inferOrder(r)
 	v.count(r)
@@ -250,7 +250,8 @@ func (v *logVerifier) checkReplacement(r *stored.ResultRow) {
 	}
 }
 
-// problemOf checks a result on its own and describes the first problem, or returns empty.
+// problemOf checks a result on its own and describes the first problem. It returns "" if
+// there is none.
 func (v *logVerifier) problemOf(r *stored.ResultRow) string {
 	here := v.epoch == v.epochs-1
 	switch {

@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// streamLoss is what a stream no longer holds, by its own counters, and which of that its
-// settings can have removed. By age or by a limit a stream loses only its beginning;
-// anything else was removed by a person or by acks.
+// streamLoss is what a stream no longer holds, by its own counters, and how much of that
+// its settings can have removed. By age or by a limit a stream loses only its beginning.
+// Anything else was removed by a person or by acks.
 type streamLoss struct {
 	info    *jetstream.StreamInfo // nil means that the stream does not exist
 	front   uint64                // messages that are gone from its beginning
@@ -61,7 +61,7 @@ func lossOf(info *jetstream.StreamInfo) streamLoss {
 	return l
 }
 
-// goneOf returns [streamLoss.gone]; inside says whether messages may be missing after the
+// goneOf returns [streamLoss.gone]. inside says whether messages may be missing after the
 // first one.
 func (l *streamLoss) goneOf(inside bool) time.Time {
 	switch {
@@ -90,8 +90,8 @@ func isFull(info *jetstream.StreamInfo) bool {
 		cfg.MaxBytes > 0 && state.Bytes >= uint64(cfg.MaxBytes)/100*fullPercent)
 }
 
-// explain takes messages out of the loss whose contents are known all the same: a tombstone,
-// or a copy, stands for each. A message that is still there does not count.
+// explain takes messages out of the loss that a tombstone or a copy stands for, so that
+// their contents are known all the same. A message that is still there does not count.
 func (l *streamLoss) explain(places []uint64, deleted *deletions) error {
 	if l.info == nil {
 		return nil
@@ -175,9 +175,10 @@ func (all *losses) gapOf(log *logVerifier, runs *runVerifier) auditGap {
 	}
 }
 
-// auditGone returns from when on the audit of a partition is complete, or zero if all of it
-// is. gone is the same for the whole stream. If the start of the process that made the first
-// claim is in the audit, no event before that was about the partition.
+// auditGone returns the time from which on the audit of a partition is complete, or zero
+// if all of it is there. gone is the same for the whole stream. If the start of the
+// process that made the first claim is in the audit, no event before that was about the
+// partition.
 func (all *losses) auditGone(log *logVerifier, runs *runVerifier, gone time.Time) time.Time {
 	l := &all.audit
 	whole := len(log.claims) > 0 && log.claims[0].Mark == 0 // the log is, from its beginning on
@@ -191,8 +192,8 @@ func (all *losses) auditGone(log *logVerifier, runs *runVerifier, gone time.Time
 	return gone
 }
 
-// logBegan returns when the log of a partition began, or a time before then where its
-// beginning is gone; zero means that there is no log.
+// logBegan returns when the log of a partition began, or a time before that if its
+// beginning is gone. It is zero if there is no log.
 func (all *losses) logBegan(log *logVerifier, whole bool) time.Time {
 	switch {
 	case whole:

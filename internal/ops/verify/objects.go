@@ -17,15 +17,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// objectVerifier knows which objects the results of the stage name. It finds those that
-// none names, which are no violation: a killed process leaves what it had in hand.
+// objectVerifier knows which objects the results of the stage name. It finds objects that
+// no result names. They are no violation: a killed process leaves such objects.
 //
 // It holds eight bytes for each result whose body is an object.
 type objectVerifier struct {
 	named map[string]map[uint64]bool // by bucket: hashes of names
 }
 
-// unnamedShown is how many objects that no result names are shown.
+// unnamedShown is how many of the objects that no result names are shown.
 const unnamedShown = 5
 
 func (o *objectVerifier) name(ref *objects.Ref) {
@@ -35,8 +35,8 @@ func (o *objectVerifier) name(ref *objects.Ref) {
 	o.named[ref.Bucket][digest([]byte(ref.Name))] = true
 }
 
-// readBody notes what the body of a result shows. A body that is an object is read always:
-// nothing else shows that it is there.
+// readBody notes what the body of a result shows. A body that is an object is always read,
+// because nothing else shows that the object exists.
 func (l *linkVerifier) readBody(h *verifiedRow) (err error) {
 	r := h.ResultRow
 	if h.erased {
@@ -64,8 +64,8 @@ func (l *linkVerifier) readBody(h *verifiedRow) (err error) {
 }
 
 // findUnnamed notes the objects of the stage that no result names, in the buckets that
-// results name and in the one of the settings. It goes by rows up to the marks: the object
-// of a later one may wait for its result.
+// results name and in the bucket of the settings. It looks at objects of rows up to the
+// marks, since the object of a later row may wait for its result.
 func (o *objectVerifier) findUnnamed(ctx context.Context, s *store, parts []*partitionVerifier, report *Report) error {
 	if bucket := s.cfg.Result.Bucket; bucket != "" && o.named[bucket] == nil {
 		o.named[bucket] = nil

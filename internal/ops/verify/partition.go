@@ -89,8 +89,8 @@ func (v *partitionVerifier) event(e *auditlog.Event, hash proof.Hash) error {
 	return nil
 }
 
-// advance finishes results as long as their events are complete; with force also those
-// whose events are not.
+// advance finishes results as long as their events are complete. With force it also
+// finishes results whose events are not.
 func (v *partitionVerifier) advance(force bool) error {
 	for !v.over {
 		if v.head == nil {

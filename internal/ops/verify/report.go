@@ -21,7 +21,7 @@ const (
 	VerdictCannotTell = "cannot_tell" // there are none, and something could not be checked
 )
 
-// Report is what verify found; as JSON it is what --json prints.
+// Report is what verify found. --json prints it as JSON.
 type Report struct {
 	Stage      string              `json:"stage"`
 	Verdict    string              `json:"verdict"` // proven, violated or cannot_tell
@@ -29,8 +29,9 @@ type Report struct {
 	Audit      verifiedAudit       `json:"audit"`
 	// Batches describes the batch lane, or is nil.
 	Batches *verifiedBatches `json:"batches,omitempty"`
-	// Roots are the ends of the chains, by partition. RootsFound are the given ones that
-	// are on today's chains, and Erased results are those that only their tombstones show.
+	// Roots are the ends of the chains, by partition. RootsFound counts the given roots
+	// that are on today's chains. Erased counts the results that only their tombstones
+	// show.
 	Roots      []*Root       `json:"roots"`
 	RootsFound int           `json:"roots_found,omitempty"`
 	Erased     int           `json:"erased"`
@@ -48,50 +49,53 @@ type verifiedPartition struct {
 
 	// Order and OrderKey are taken from the last claim. HighWaterMark is the row of the
 	// last result. Where results are not in stream order it is the low-water mark, and
-	// Ahead rows above it have their result.
+	// Ahead counts the rows above it that have their result.
 	Order         streams.Order `json:"order"`
 	OrderKey      string        `json:"order_key,omitempty"`
 	HighWaterMark uint64        `json:"high_water_mark"`
 	Ahead         int           `json:"ahead"`
 	reordered     bool          // the order changed
 
-	// Results has one outcome each, but for those that are violations themselves.
+	// Results counts the results. Each of them is also in one of the counts that follow,
+	// unless it is a violation itself.
 	Results   int `json:"results"`
 	Succeeded int `json:"succeeded"`
 	Failed    int `json:"failed"`
 
-	// Replacements are results, of Results, that take the place of an earlier one that
-	// failed.
+	// Replacements counts the results that take the place of an earlier one that failed.
 	Replacements int `json:"replacements"`
 
 	// Objects counts the results whose bodies are objects of a bucket, and were read.
 	Objects int `json:"objects,omitempty"`
 
-	// Erased results are those, of Results, that only their tombstones show.
+	// Erased counts the results that only their tombstones show.
 	Erased int `json:"erased,omitempty"`
 
-	// Dropped results were older than STAGE_RESULT_MAX_AGE, and are not among Results.
+	// Dropped describes results that were older than STAGE_RESULT_MAX_AGE. They are not
+	// among Results.
 	Dropped *droppedResults `json:"dropped,omitempty"`
 
-	// Pending rows are behind the high-water mark and have no result; null: unknown.
+	// Pending counts the rows after the high-water mark, which have no result yet. It is
+	// null if that is unknown.
 	Pending *uint64 `json:"pending"`
 
-	// ByInput results have their row in the input; ByAudit ones only have events in the
-	// audit, Unknown ones neither. Of ByInput some have no audit any more: AuditExpired
-	// by age or a limit, AuditGone though it can't have expired.
+	// ByInput counts the results whose row is in the input, ByAudit those that only have
+	// events in the audit, and Unknown those that have neither. Some of ByInput have no
+	// events any more: AuditExpired by age or a limit, and AuditGone although they can't
+	// have expired.
 	ByInput      int `json:"by_input"`
 	ByAudit      int `json:"by_audit"`
 	AuditExpired int `json:"audit_expired"`
 	AuditGone    int `json:"audit_gone"`
 	Unknown      int `json:"unknown"`
 
-	// Linked results were compared with the row that they name, and foreign ones of them
-	// are of rows that are no results of the stage before.
+	// Linked counts the results that were compared with the row that they name. foreign
+	// counts those whose rows are no results of the stage before.
 	Linked  int `json:"linked,omitempty"`
 	foreign int
 
-	// ResultsGone rows are in the input or the audit, and their results were in the part
-	// of the log that was removed.
+	// ResultsGone counts the rows in the input or the audit whose results were in the
+	// part of the log that was removed.
 	ResultsGone int `json:"results_gone"`
 }
 
@@ -102,12 +106,12 @@ type verifiedAudit struct {
 	Elsewhere       uint64 `json:"calls_without_result"` // part of Calls: their term ended before the result, or their row is pending
 	Batched         uint64 `json:"calls_of_batches"`     // part of Calls: batched requests, which have no rows
 
-	// Tokens and CostUSD are of all Calls; null: unknown.
+	// Tokens and CostUSD sum up all Calls. Each is null if it is unknown.
 	Tokens  *int64   `json:"tokens"`
 	CostUSD *float64 `json:"cost_usd"`
 	usage   auditlog.UsageSum
 
-	// Runs are the processes in the audit; the summaries of RunsChecked of them were
+	// Runs counts the processes in the audit, and RunsChecked those whose summaries were
 	// compared.
 	Runs        int `json:"runs"`
 	RunsChecked int `json:"runs_checked"`

@@ -41,9 +41,9 @@ func keyOf(place, subject string, header nats.Header) (key string, ok bool) {
 	return streams.KeyHeader(key), true
 }
 
-// keyOfResult is keyOf by what a result has kept of its row: ok is false, too, for a
-// header that is not passed on or not as it was, or that an error result without room for
-// the row's headers has lost.
+// keyOfResult is keyOf for what a result has kept of its row. ok is also false for a header
+// that is not passed on, or not unchanged, or that an error result without room for the
+// row's headers has lost.
 func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	if mayBeInvalid(r) {
 		return "", false
@@ -58,8 +58,8 @@ func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	return key, ok
 }
 
-// isHash reports whether a key is the hash of one that a header does not hold unchanged,
-// see [streams.KeyHeader].
+// isHash reports whether a key is the hash of a key that a header can't have unchanged, see
+// [streams.KeyHeader].
 func isHash(key string) bool {
 	_, err := hex.DecodeString(key)
 	return err == nil && len(key) == hex.EncodedLen(sha256.Size)

@@ -23,7 +23,7 @@ type runVerifier struct {
 	runs map[string]*runRecord // those in the audit, by id
 	sum  verifiedAudit         // of all call events
 
-	// So many results were dropped for their age, the last of them stored at droppedTo.
+	// dropped results were too old. The last of them was stored at droppedTo.
 	dropped   uint64
 	droppedTo time.Time
 }
@@ -40,8 +40,8 @@ type runRecord struct {
 
 	began time.Time // zero if unknown
 
-	// Of its end. Without a summary, because it was killed or is running, nothing is
-	// compared.
+	// These are about its end. If it has no summary, because it was killed or is still
+	// running, nothing is compared.
 	ended   time.Time
 	summary *auditlog.Summary
 	cut     bool // the summary has no usage by model

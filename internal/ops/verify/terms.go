@@ -29,9 +29,9 @@ func (k rowKey) compare(o rowKey) int {
 	return cmp.Or(cmp.Compare(k.epoch, o.epoch), cmp.Compare(k.seq, o.seq))
 }
 
-// auditTerms are the terms of ownership of one partition: those of all claims, and one, of
-// the newest input stream, for each owner without a claim. Two events are of one term
-// exactly if they have the same pointer.
+// auditTerms are the terms of ownership of one partition: the terms of all claims, and
+// one for each owner without a claim, which counts for the newest input stream. Two
+// events belong to one term exactly if they have the same pointer.
 type auditTerms struct {
 	byOwner map[string]*auditTerm
 	epochs  int // input streams that the claims name, at least 1
@@ -51,8 +51,8 @@ func termsOf(claims []stored.Claim) auditTerms {
 	return t
 }
 
-// of returns the term of an owner. One without a claim is of the newest input: the log was
-// purged.
+// of returns the term of an owner. An owner without a claim counts for the newest input,
+// because the log was purged.
 func (t *auditTerms) of(owner string) *auditTerm {
 	term := t.byOwner[owner]
 	if term == nil {

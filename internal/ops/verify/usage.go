@@ -14,9 +14,10 @@ type usageDifference struct {
 	text string
 }
 
-// compareUsage compares the sum of calls with the one that an event reports; nil means
-// that they are equal. Unknown is not 0. If the cost of a call that reported no usage is
-// unknown, older versions wrote the sum of the others: that is accepted too.
+// compareUsage compares the sum of calls with the sum that an event reports. It returns
+// nil if they are equal. An unknown number is not 0. If the cost of a call that reported
+// no usage is unknown, older versions wrote the sum of the others, which is accepted,
+// too.
 func compareUsage(sum auditlog.UsageSum, reported *auditlog.Usage) *usageDifference {
 	calls := sum.Reported
 	if reported != nil && reported.CostUSD == nil {

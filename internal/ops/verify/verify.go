@@ -54,8 +54,8 @@ import (
 // claimVersionKnown is the format of claims that verify reads.
 const claimVersionKnown = 2
 
-// windowMax is the largest STAGE_WINDOW. A process had it at most, also where the event
-// of its start, which has its settings, is gone from the audit.
+// windowMax is the largest STAGE_WINDOW. It stands in for the window of a process whose
+// start, an event with its settings, is gone from the audit.
 const windowMax = 50_000
 
 // claimVersionOrder is the format of claims that name an order.
@@ -102,18 +102,18 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, progre
 	return RunWith(ctx, js, cfg, Options{}, progress)
 }
 
-// Options of [RunWith].
+// Options are the options of [RunWith].
 type Options struct {
-	// Linked has each result compared with the row that it names, as far as the input
-	// still has it: by the hash of the row's variables, the members that it has kept, and
-	// the first row of the chain. It reads all bodies.
+	// Linked compares each result with the row that it names, if the input still has the
+	// row: by the hash of the row's variables, the members that it has kept, and the
+	// first row of the chain. It reads all bodies.
 	Linked bool
 	// Upstream is the stage whose results the rows are.
 	Upstream Upstream
 	// Roots are ends that the logs had earlier, which must be on the chains of today.
 	Roots []Root
 
-	opened func() // tests change the streams then
+	opened func() // called after the streams are opened, for tests that change them then
 }
 
 // RunWith is [Run] with options. If the verdict is not that all is proven, and the owner has

@@ -72,7 +72,7 @@ type violationList struct {
 	First  []violation           `json:"first"` // at most violationsKept of each kind
 }
 
-// violate notes a violation; the first of each kind are kept.
+// violate notes a violation. The first ones of each kind are kept.
 func (r *Report) violate(kind violationKind, partition int, seq uint64, format string, args ...any) {
 	l := &r.Violations
 	l.Count++
@@ -89,7 +89,7 @@ type findings struct {
 	stats  verifiedPartition
 }
 
-// violate notes a violation of the partition; seq is 0 if no single row is concerned.
+// violate notes a violation of the partition. seq is 0 if it is about no single row.
 func (f *findings) violate(kind violationKind, seq uint64, format string, args ...any) {
 	f.report.violate(kind, f.stats.Partition, seq, format, args...)
 }

@@ -59,8 +59,8 @@ func (w *auditWindow) add(key rowKey, ahead bool) *rowAudit {
 // result are missing.
 func (w *auditWindow) full() bool { return len(w.ahead) > w.limit }
 
-// pass drops a row, and counts those up to another one as passed by; it calls skipped for
-// each.
+// pass drops a row, and counts the rows up to another one as passed by. It calls skipped
+// for each of these.
 func (w *auditWindow) pass(key, upTo rowKey, skipped func(rowKey)) {
 	delete(w.passed, key)
 	delete(w.ahead, key)

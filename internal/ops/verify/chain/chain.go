@@ -67,8 +67,8 @@ func Run(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names 
 	return c.report, nil
 }
 
-// Stages returns the settings of stages, of each those of its last run: see [Run]. notes say
-// what was taken for granted about them.
+// Stages returns the settings of stages, for each the settings of its last run: see [Run].
+// notes say what was assumed about them.
 func Stages(ctx context.Context, js jetstream.JetStream, cfg *config.Config, names []string) (stages []*config.Config, notes []string, err error) {
 	if err := CheckNames(names); err != nil {
 		return nil, nil, err

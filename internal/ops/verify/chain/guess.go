@@ -43,7 +43,8 @@ func (c *chain) guess(ctx context.Context, found, before *config.Config) (err er
 	return nil
 }
 
-// lastClaim returns the last claim of the first partition; the zero value: there is none.
+// lastClaim returns the last claim of the first partition, or the zero value if there is
+// none.
 func (c *chain) lastClaim(ctx context.Context, cfg *config.Config) (claim streams.Claim, err error) {
 	m, err := streams.LastMessage(ctx, c.js.Conn(), cfg.Result.Stream, stored.LogSubject(cfg, 0, "claim"))
 	if err == nil && m != nil {

@@ -26,16 +26,18 @@ type Report struct {
 type Link struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Stream and Subject are the input of To, Unread the partitions of From that are not
-	// part of it.
+	// Stream and Subject are the input of To. Unread are the partitions of From that are
+	// not part of it.
 	Stream  string `json:"stream"`
 	Subject string `json:"subject"`
 	Unread  []int  `json:"partitions_unread"`
-	// Linked results of To were compared with the results of From that they name.
+	// Linked counts the results of To that were compared with the results of From that they
+	// name.
 	Linked int `json:"linked"`
-	// Gone results of To name results of From that are no longer there.
+	// Gone counts the results of To that name results of From which are no longer there.
 	Gone int `json:"gone"`
-	// Waiting results of From have no result of To yet; null: unknown.
+	// Waiting counts the results of From that have no result of To yet. It is null if
+	// that is unknown.
 	Waiting *uint64 `json:"waiting"`
 }
 

@@ -153,7 +153,7 @@ func (c *chain) lastRun(ctx context.Context, cfg *config.Config) (known bool, er
 	return true, nil
 }
 
-// resultsOf is the subject of the results of a stage; partition may be a wildcard.
+// resultsOf returns the subject of the results of a stage. partition may be a wildcard.
 func resultsOf(cfg *config.Config, partition string) string {
 	return cfg.Result.Subject + "." + cfg.Name + "." + partition + ".rows"
 }
