@@ -17,20 +17,19 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
-// API is the Batch API of one provider. Safe for concurrent use.
+// API is the Batch API of one provider. It is safe for concurrent use.
 type API interface {
 	// Limits are the provider's own limits on a batch, and what else differs between
 	// providers.
 	Limits() Limits
 	// AppendLine appends a request, with its media if they are loaded, to the body of a
-	// batch: what stands for one line of
-	// it, separator included. id is its custom id, request the body of the live call.
+	// batch, as one line with its separator. id is the line's custom id.
 	AppendLine(dst []byte, id string, p *llm.Prepared) []byte
 	// Upload stores the lines as a file at the provider, named after the token, and
 	// returns its id. With [Limits.Inline] it must not be called: Create sends the lines.
 	Upload(ctx context.Context, token string, lines Lines) (file string, err error)
-	// Create submits a batch. Where the error has no verdict about the request (no
-	// answer, a cut one, 5xx), the batch may exist all the same: [Uncertain] tells.
+	// Create submits a batch. After an error without a verdict about the request (no
+	// answer, a truncated one, 5xx) the batch may exist all the same, see [Uncertain].
 	Create(ctx context.Context, job Job) (Batch, error)
 	// Get returns the state of a batch. The error matches [ErrNotFound] where the
 	// provider knows no such batch, which right after Create proves nothing.
@@ -57,7 +56,7 @@ type API interface {
 	Delete(ctx context.Context, b Batch) error
 }
 
-// Limits of a provider.
+// Limits are the limits of a provider.
 type Limits struct {
 	// Rows and Bytes bound one batch.
 	Rows  int
@@ -66,10 +65,10 @@ type Limits struct {
 	Inline bool
 	// Tokens says that a batch carries the token where a list shows it.
 	Tokens bool
-	// Poll is the least time between two looks at a batch; 0 means any.
+	// Poll is the least time between two looks at a batch. It is 0 if any will do.
 	Poll time.Duration
-	// Window is how long a batch may take until the provider ends it; 0 means that it
-	// never does.
+	// Window is how long a batch may take until the provider ends it. It is 0 if the
+	// provider never does.
 	Window time.Duration
 	// OneModel says that all lines of a batch must name the same model.
 	OneModel bool
@@ -86,7 +85,7 @@ type Lines struct {
 type Job struct {
 	Token string
 	Model string
-	// File is what Upload returned; with [Limits.Inline] it is empty and Lines is sent.
+	// File is what Upload returned. With [Limits.Inline] it is empty, and Lines is sent.
 	File  string
 	Lines Lines
 }
@@ -94,38 +93,39 @@ type Job struct {
 // Batch is what a provider says of a batch.
 type Batch struct {
 	ID    string
-	Token string // "": the list does not show it
+	Token string // or "" if the list does not show it
 	State State
 	// Created is the provider's time.
 	Created time.Time
 	// Input, Output and Errors are the provider's names of the batch's files, as file ids
 	// or URLs. Each is empty while there is no such file.
 	Input, Output, Errors string
-	// Rows, Answered and Failed are the provider's counts; -1 means not reported.
+	// Rows, Answered and Failed are the provider's counts. Each is -1 if it is not
+	// reported.
 	Rows, Answered, Failed int
 	// Refusal says why the provider refused the batch as a whole, in state [Refused].
 	Refusal *Refusal
-	// RetryAfter is how long the provider asks to wait before the next look; 0 means that
-	// it does not.
+	// RetryAfter is how long the provider asks to wait before the next look. It is 0 if the
+	// provider does not ask for a wait.
 	RetryAfter time.Duration
 }
 
-// State of a batch, the providers' words read leniently.
+// State is the state of a batch. The providers' words for it are read leniently.
 type State string
 
 const (
 	// Running is a batch that is not over: validating, in progress, finalizing,
 	// cancelling.
 	Running State = "running"
-	// Ended is a batch that is over, and has results for all of its rows, or at least
+	// Ended is a batch that is over, and has results for all of its rows, or at least for
 	// some.
 	Ended State = "ended"
-	// Expired is as Ended; the window was over before all rows had an answer.
+	// Expired is like Ended, but the window was over before all rows had an answer.
 	Expired State = "expired"
-	// Cancelled is as Ended; somebody cancelled it before all rows had an answer.
+	// Cancelled is like Ended, but somebody cancelled it before all rows had an answer.
 	Cancelled State = "cancelled"
-	// Refused is a batch that is over since the provider did not accept it; no row was
-	// answered, and nothing billed.
+	// Refused is a batch that is over because the provider did not accept it. No row was
+	// answered, and nothing was billed.
 	Refused State = "refused"
 )
 
@@ -134,10 +134,11 @@ func (s State) Over() bool { return s != Running }
 
 // Refusal is why a batch was refused as a whole, at once by Create or later.
 type Refusal struct {
-	// Capacity: there are too many tokens, rows or batches in the provider's queue
-	// already. It may be submitted again later.
+	// Capacity means that the provider's queue has too many tokens, rows or batches
+	// already. The batch may be submitted again later.
 	Capacity bool
-	// Lines are the numbers of the bad lines, from 1; empty means the provider names none.
+	// Lines are the numbers of the bad lines, from 1. It is empty if the provider names
+	// none.
 	Lines []int
 	// Err has class Capacity if Capacity is set, and otherwise class Permanent or Fatal.
 	Err *llm.Error

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// smallBytes bounds a reply about one batch or file, or one page of a list. Gemini's
-	// may hold the results of somebody's small batches.
+	// smallBytes bounds a reply about one batch or file, or one page of a list. A page of
+	// Gemini's may hold the results of other small batches.
 	smallBytes = 64 << 20
 	// pagesMax bounds the pages of a list that are read.
 	pagesMax = 1000

@@ -19,8 +19,8 @@ import (
 )
 
 // geminiBatches is Gemini's batch mode. It takes requests inline, too, but then the
-// answers often come back without their keys, to be told apart by their place alone; and
-// an input file can be withdrawn. So all go by file.
+// answers often come back without their keys, so that only their place tells them apart.
+// And an input file can be withdrawn. So all requests go in files.
 type geminiBatches struct{ caller }
 
 // Limits implements [API].
@@ -41,8 +41,8 @@ func (g *geminiBatches) AppendLine(dst []byte, id string, p *llm.Prepared) []byt
 // embeds reports whether the lines ask for vectors, which have a method of their own.
 func (g *geminiBatches) embeds() bool { return g.client.Task() == llm.TaskEmbed }
 
-// Upload implements [API]: one exchange says what will come, and is told where to, a
-// second one brings it.
+// Upload implements [API]. A first exchange announces the file and returns an address, to
+// which the second one sends it.
 func (g *geminiBatches) Upload(ctx context.Context, token string, lines Lines) (string, error) {
 	base, err := url.Parse(g.client.BaseURL())
 	if err != nil {
@@ -111,7 +111,7 @@ type operation struct {
 	} `json:"metadata"`
 }
 
-// batchOutput is where the results are: in a file, or, of a small batch, in the operation
+// batchOutput says where the results are: in a file or, for a small batch, in the operation
 // itself.
 type batchOutput struct {
 	ResponsesFile text            `json:"responsesFile"`
@@ -430,8 +430,8 @@ var rpcCodes = map[int]struct {
 	14: {503, "UNAVAILABLE"}, 15: {500, "DATA_LOSS"}, 16: {401, "UNAUTHENTICATED"},
 }
 
-// read returns the HTTP status of the error, and the body that a live call would have
-// got; raw is the error.
+// read returns the HTTP status of the error, and the body that a live call would have got.
+// raw is the error.
 func (s *rpcStatus) read(raw json.RawMessage) (status int, body []byte) {
 	code, known := rpcCodes[s.Code.orZero()]
 	if !known { // of HTTP already, or none

@@ -21,8 +21,7 @@ const (
 	overheadBytes = 64 << 10
 	// linesMax bounds the lines of one file: ten for each row of the largest batch.
 	linesMax = 1_000_000
-	// headBytes is where the custom id of a line is looked for that is too long to be
-	// read.
+	// headBytes is how much of a line that is too long is searched for its custom id.
 	headBytes = 1 << 10
 )
 
@@ -61,7 +60,7 @@ func (c caller) readLines(
 	return c.malformed(http.StatusOK, "longer than the results of any batch")
 }
 
-// cut returns the error of a stream that ends before its end.
+// cut returns the error of a stream that was cut off.
 func (c caller) cut(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return &llm.Error{Provider: c.client.Provider(), Err: cause}
@@ -73,8 +72,8 @@ func (c caller) cut(ctx context.Context, err error) error {
 	}
 }
 
-// readLine returns the next line in memory of its own, of a long one the beginning. With
-// an error, [io.EOF] included, it returns what came before.
+// readLine returns the next line in memory of its own, or the beginning of a line that is
+// too long. With an error, [io.EOF] included, it returns what came before.
 func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -87,7 +86,7 @@ func readLine(r *bufio.Reader, limit int) (line []byte, long bool, err error) {
 	}
 }
 
-// longLine returns what a line is whose reply is too large: where its id can be told, an
+// longLine returns what a line is whose reply is too large. If its id is found it is an
 // answer that is longer than any may be, as a live one would be.
 func longLine(line []byte) Line {
 	if id := idOf.FindSubmatch(line[:min(len(line), headBytes)]); id != nil {
@@ -101,7 +100,7 @@ func parseLine(line []byte, v any) bool {
 	return line[0] == '{' && json.Unmarshal(line, v) == nil
 }
 
-// isObject reports whether raw is one.
+// isObject reports whether raw is an object.
 func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
 
 // errorBody returns raw, an error object, as the body of a reply.

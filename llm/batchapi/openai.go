@@ -35,8 +35,8 @@ type openAI struct {
 const (
 	// tokenKey is the token's name in the metadata of a batch.
 	tokenKey = "llm_stage_batch"
-	// fileLife is when Azure deletes files of ours that nobody has deleted: as late as it
-	// may.
+	// fileLife is the age at which Azure deletes files that nobody else has deleted. It
+	// is the longest that Azure allows.
 	fileLife = 30 * 24 * time.Hour
 	// clockSkew is how far the provider's clock may be from ours.
 	clockSkew = time.Hour
@@ -134,8 +134,8 @@ func (o *openAI) Upload(ctx context.Context, token string, lines Lines) (string,
 	return string(file.ID), err
 }
 
-// boundaryOf returns a boundary that no request holds but by the worst of luck: it cannot
-// be known beforehand, since the token is random.
+// boundaryOf returns a boundary that practically no request contains: the token in it is
+// random, so it cannot be known beforehand.
 func boundaryOf(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return "llm-stage-" + hex.EncodeToString(sum[:16])
@@ -144,8 +144,8 @@ func boundaryOf(token string) string {
 // fileName is the name of the token's input file.
 func fileName(token string) string { return token + ".jsonl" }
 
-// processed waits until Azure has looked at a file: a batch of one that is pending is
-// refused.
+// processed waits until Azure has processed a file: it refuses a batch of a file that is
+// pending.
 func (o *openAI) processed(ctx context.Context, file *fileObject) error {
 	for start := time.Now(); time.Since(start) < fileWait; {
 		switch stateWord(file.Status) {
@@ -384,7 +384,7 @@ func openAILine(raw []byte) Line {
 		(response.StatusCode.orZero() != 0 || isObject(response.Body)):
 		line.Status, line.Body = response.StatusCode.orZero(), response.Body
 		if len(line.Body) > 0 && line.Body[0] == '"' && utf8.Valid(line.Body) {
-			// The body as a string; one that is damaged stays, for its judge.
+			// The body is a string. A damaged one stays as it is, and is judged later.
 			line.Body = []byte(jsonbytes.Text(line.Body))
 		}
 	case isObject(l.Error):

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// text is a string. Null and anything else that is none count as empty, but for a number,
-// which keeps its digits.
+// text is a string, or a number by its digits. Null and anything else count as empty.
 type text string
 
 // UnmarshalJSON implements [json.Unmarshaler].

@@ -198,7 +198,7 @@ func (i *Identities) fetchAWS(ctx context.Context) (awsKeys, time.Time, error) {
 		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) {
 			o.HTTPClient = client
 		}),
-		// The keeper is ahead.
+		// The keeper renews credentials before the SDK would.
 		config.WithCredentialsCacheOptions(func(o *aws.CredentialsCacheOptions) {
 			o.ExpiryWindow = 0
 		}),

@@ -28,7 +28,7 @@ func describeAWS() string {
 	return "role of the machine (instance profile)"
 }
 
-// describeGoogle does so for Google Cloud.
+// describeGoogle names the source of Google Cloud's credentials in the same way.
 func describeGoogle() string {
 	_, file, err := readGoogleFile()
 	switch {
@@ -43,7 +43,7 @@ func describeGoogle() string {
 		cmp.Or(file.ClientEmail, file.Type))
 }
 
-// describeEntra does so for Microsoft Entra ID.
+// describeEntra names the source of the credentials of Microsoft Entra ID in the same way.
 func describeEntra() string {
 	application := "application " + os.Getenv("AZURE_CLIENT_ID")
 	switch {

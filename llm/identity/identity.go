@@ -41,7 +41,8 @@ type Options struct {
 }
 
 // Identities are the identities of one process: at most one for each cloud, which all
-// clients share. Safe for concurrent use. To be closed with [Identities.Close].
+// clients share. They are safe for concurrent use, and must be closed with
+// [Identities.Close].
 type Identities struct {
 	options Options
 
@@ -106,7 +107,7 @@ const (
 	metadataConns = 2
 )
 
-// prepare has a transport reach token endpoints and metadata servers.
+// prepare sets up a transport that reaches token endpoints and metadata servers.
 func (i *Identities) prepare(t *http.Transport) {
 	t.Proxy = proxy
 	if t.DialContext = i.options.DialContext; t.DialContext == nil {
@@ -126,7 +127,7 @@ func (i *Identities) client(ctx context.Context) *http.Client {
 	return &http.Client{Transport: &bounded{ctx, t}}
 }
 
-// bounded has requests end with a context. Some SDKs make them without any.
+// bounded ends requests with a context. Some SDKs make requests without one.
 type bounded struct {
 	ctx  context.Context //nolint:containedctx // see above
 	next http.RoundTripper
@@ -166,7 +167,7 @@ func (i *Identities) rememberEnv(names ...string) {
 	}
 }
 
-// rememberFiles does so with the tokens in files.
+// rememberFiles keeps the tokens in files out of errors.
 func (i *Identities) rememberFiles(paths ...string) {
 	for _, path := range paths {
 		if text, err := os.ReadFile(path); path != "" && err == nil {

@@ -58,7 +58,8 @@ func (h *held[T]) usable(now time.Time) bool {
 // fails, it is tried again after 1 s, 2 s, 4 s, and so on up to every 30 s, for the 12
 // minutes that are left.
 type keeper[T comparable] struct {
-	// fetch asks the cloud for a new credential. A zero expires means that it never does.
+	// fetch asks the cloud for a new credential. expires is zero if the credential never
+	// expires.
 	fetch func(ctx context.Context) (value T, expires time.Time, err error)
 	// secrets returns what must not be shown of a credential.
 	secrets  func(T) []string
@@ -235,8 +236,8 @@ func (k *keeper[T]) take(value T, expires time.Time, err error) {
 		life := expires.Sub(now)
 		ahead := max(life/5, min(aheadLeast, life/2))
 		if same {
-			// The source still has the old one in its own cache, as metadata servers do until
-			// a few minutes before its end.
+			// The source still has the old credential in its own cache. Metadata servers
+			// have it until a few minutes before its end.
 			ahead = max(life-max(life/4, retryDead), 0)
 		}
 		next.renewAt = expires.Add(-ahead)
@@ -246,9 +247,9 @@ func (k *keeper[T]) take(value T, expires time.Time, err error) {
 	k.current = next
 }
 
-// outdated reports whether calls use another credential by now than the one of this
-// number, which a provider has refused. It renews that one first, but not each time. A
-// reply that came by another way than a call has the number 0, and is no news of any.
+// outdated reports whether calls use another credential by now than the one of this number,
+// which a provider has refused. It renews that one first, but not each time. A reply that
+// came by another way than a call has the number 0, and shows nothing about a credential.
 func (k *keeper[T]) outdated(number int) bool {
 	if number == 0 {
 		return false

@@ -29,8 +29,8 @@ import (
 // must not be copied.
 type Redactor struct {
 	mu sync.Mutex // held while needles are made
-	// Behind a pointer, as in a [Secret]: package fmt prints the fields of an unexported
-	// field, but not what they point at.
+	// needles is behind a pointer, as in a [Secret]: package fmt prints the fields of an
+	// unexported field, but not what they point at.
 	needles atomic.Pointer[needles]
 }
 
@@ -194,7 +194,7 @@ func isPlaceholder(secret string) bool {
 	return len(secret) == 1 || slices.Contains(placeholders, strings.ToLower(secret))
 }
 
-// needles are the spellings of all secrets, prepared for searching. Never changed.
+// needles are the spellings of all secrets, prepared for searching. They are never changed.
 type needles struct {
 	secrets []string // the most recently added last
 	passing []string // of AddPassing, likewise
@@ -346,8 +346,8 @@ func (n *needles) find(b []byte, i int) (from, to int) {
 	return -1, -1
 }
 
-// beginning returns where the beginning of a secret starts that b ends with, len(b) where
-// it ends with none. The last of b may be half an escape.
+// beginning returns where the beginning of a secret starts that b ends with, or len(b) if b
+// does not end so. b may end with half an escape.
 func (n *needles) beginning(b []byte) int {
 	const escape = 12 // bytes that the escape of one character may take
 	from := max(0, len(b)-n.longest*escape)

@@ -16,15 +16,15 @@ const secretBytesMax = 64 << 10
 
 // Secret is a password or key, given as a value or as the path of a file that holds it.
 // However it is printed, logged or marshalled, also as a field of something else, it
-// shows only whether it is set. The zero Secret is not set. Safe for concurrent use.
+// shows only whether it is set. The zero Secret is not set. It is safe for concurrent use.
 type Secret struct {
-	// A pointer: in an unexported field of another struct, package fmt calls no
-	// method and prints what it finds, of a pointer the address.
+	// value is a pointer: in an unexported field of another struct, package fmt calls no
+	// method and prints what it finds, which is the address.
 	value *string
 	path  string
 }
 
-// NewSecret returns the secret itself as a Secret; not set if it is empty.
+// NewSecret returns the secret itself as a Secret. It is not set if value is empty.
 func NewSecret(value string) Secret {
 	if value == "" {
 		return Secret{}
@@ -49,10 +49,10 @@ func (s Secret) IsSet() bool { return s.value != nil || s.path != "" }
 // InFile reports whether the secret is read from a file, which may change.
 func (s Secret) InFile() bool { return s.path != "" }
 
-// Value returns the secret, "" when it is not set. A secret in a file is read again at
-// each call, without the newline at its end, so that a rotated key is found: keep the
-// value for the calls, read it again on SIGHUP and before a probe. The error names the
-// file.
+// Value returns the secret, or "" if it is not set. A secret in a file is read again by
+// each call of Value, without the newline at its end, so that a rotated key is found. A
+// caller keeps the value for its requests, and reads it again on SIGHUP and before a
+// probe. The error names the file.
 func (s Secret) Value() (string, error) {
 	if s.value != nil {
 		return *s.value, nil

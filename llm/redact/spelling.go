@@ -94,7 +94,7 @@ func (s *needle) isPrefixOf(b []byte) bool {
 }
 
 // match returns where the needle ends that begins at i with the character c, as it is or
-// with escapes; -1: none does.
+// with escapes. It is -1 if the needle does not begin there.
 func (s *needle) match(b []byte, i int, c byte) (end int) {
 	end = -1
 	if s.isPrefixOf(b[i:]) {
@@ -264,7 +264,7 @@ func backslashed(b []byte, i, deep int) (c byte, size int) {
 // holds.
 func beyondASCII(b []byte) bool {
 	return len(b) >= len(`\u0000`) && b[0] == '\\' && b[1] == 'u' &&
-		// Negative where one is no digit.
+		// The sum is negative if one of them is no digit.
 		hexValue(b[2])<<12|hexValue(b[3])<<8|hexValue(b[4])<<4|hexValue(b[5]) > 0x7f
 }
 
@@ -324,7 +324,7 @@ func entityOf(name []byte) (c byte, ok bool) {
 	return ascii(int(r)), text != entity && size == len(text)
 }
 
-// hexValue is the value of a hexadecimal digit, -1 of anything else.
+// hexValue returns the value of a hexadecimal digit, or -1 for anything else.
 func hexValue(c byte) int {
 	switch {
 	case c >= '0' && c <= '9':
