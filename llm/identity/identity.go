@@ -33,7 +33,7 @@ type Options struct {
 	// make one of their own, which keeps the credentials out of their errors alone.
 	Redactor *redact.Redactor
 	// Roots are the certificate authorities that may sign the certificates of token
-	// endpoints. The default are those of the system.
+	// endpoints. By default they are those of the system.
 	Roots *x509.CertPool
 	// DialContext opens connections to token endpoints and metadata servers. The default
 	// opens TCP connections.
