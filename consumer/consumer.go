@@ -83,7 +83,8 @@ type Config struct {
 	// ResultSubject is the prefix of the subjects of results.
 	ResultSubject string
 	// ResultBucket is the bucket of the object store for results that are larger than a
-	// message of the results stream. Empty: such a result is an error, see [Fitter].
+	// message of the results stream. If it is empty such a result is an error, see
+	// [Fitter].
 	ResultBucket string
 	// ResultMaxAge is how old results may get before the owner of the partition drops
 	// them; zero means that it keeps all. It is one minute at least.

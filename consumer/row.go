@@ -435,7 +435,8 @@ func (m *mailbox) lossy() int {
 // must not block.
 type Tracer interface {
 	// RowTaken is called once for each row that this process takes, before the executor
-	// gets it, from the goroutine of [Consumer.Run]. Nil: this row is not followed.
+	// gets it, from the goroutine of [Consumer.Run]. It returns nil for a row that is not
+	// followed.
 	RowTaken(row *Row) Trace
 }
 

@@ -213,8 +213,8 @@ var (
 	pdfPage   = regexp.MustCompile(`/Type\s*/Page[^s]`)
 )
 
-// pagesOf estimates the pages of a PDF: as many as it begins with where it was made for the
-// web, else as if the rest were like the head, and at least one.
+// pagesOf estimates the pages of a PDF, at least one. A PDF that was made for the web says
+// at its beginning how many it has. For any other the rest is taken to be like the head.
 func pagesOf(head []byte, size int64) int {
 	if m := pdfLinear.FindSubmatch(head); m != nil {
 		n, _ := strconv.Atoi(string(m[1]))

@@ -42,7 +42,7 @@ const (
 // ToolChoice says which of the tools the model calls. Its zero value is not sent.
 type ToolChoice struct {
 	Mode ToolMode
-	// Function is a tool's name with [ToolsFunction], else empty.
+	// Function is a tool's name with [ToolsFunction]. It is empty otherwise.
 	Function string
 }
 

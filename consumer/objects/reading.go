@@ -65,7 +65,7 @@ type Object struct {
 	jetstream.ObjectInfo
 
 	bucket string
-	seq    uint64 // of the message that says it; 0: there is none
+	seq    uint64 // of the message that says it, or 0 if there is none
 }
 
 // chunksToken is what an object may name its chunks by. It becomes a token of a subject:

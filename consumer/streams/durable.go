@@ -44,10 +44,10 @@ type DurableConfig struct {
 	// one: an ack that covers those before it would ack rows that wait for their results.
 	Order Order
 	// OrderSpan bounds how many rows above the low-water mark may be taken. It does not
-	// matter in [OrderStream]. Default 65536, at least WindowRows.
+	// matter in [OrderStream]. The default is 65536. It is at least WindowRows.
 	OrderSpan int
 	// LaneRows is how many rows may be in the batch lane, beside the window and within
-	// the span. Default 0: there is no lane.
+	// the span. It is 0 without a lane.
 	LaneRows int
 	// Create allows to create a consumer that is missing, and to change window and
 	// time-outs of one that exists.

@@ -21,11 +21,12 @@ const (
 // ErrSlow is returned by [Request] when a stage has the request and sends no reply in time.
 var ErrSlow = errors.New("no reply in time")
 
-// Request sends a request on a subject of the stages of a name, one of which replies, and
-// waits so long for a stage that has it; timeout 0: no limit. Where no stage answers the error is
-// [nats.ErrNoResponders], whatever the time-out: it searches for at least one round trip
-// and at most five seconds. It is [ErrSlow] where a stage takes longer than the time-out,
-// and what [streams.Violation] says where the user may not send a request.
+// Request sends a request on a subject of the stages of a name, one of which replies. It
+// waits for the reply of a stage that has the request, for the time-out if that is not 0.
+// Where no stage answers the error is [nats.ErrNoResponders], whatever the time-out: it
+// searches for at least one round trip and at most five seconds. It is [ErrSlow] where a
+// stage takes longer than the time-out, and what [streams.Violation] says where the user
+// may not send a request.
 func Request(
 	ctx context.Context, nc *nats.Conn, subject string, request []byte, timeout time.Duration,
 ) (*nats.Msg, error) {

@@ -218,7 +218,7 @@ func (s *scanner) str() error {
 }
 
 // ordinary returns the index of the first byte from i on that is special inside a string:
-// a quote, a backslash or a control character; else the length of src.
+// a quote, a backslash or a control character. Without such a byte it is the length of src.
 func ordinary(src []byte, i int) int {
 	for ; i+8 <= len(src); i += 8 {
 		if found := special(load(src, i)); found != 0 {

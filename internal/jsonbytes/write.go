@@ -99,8 +99,8 @@ func suspects(word uint64) uint64 {
 }
 
 // plain returns the index of the first byte from i on that cannot be taken over as it is:
-// a quote, a backslash, a control character or a part of a longer character; else the
-// length of s.
+// a quote, a backslash, a control character or a part of a longer character. Without such
+// a byte it is the length of s.
 func plain[S string | []byte](s S, i int) int {
 	for ; i+8 <= len(s); i += 8 {
 		if found := specialOrLong(load(s, i)); found != 0 {

@@ -86,7 +86,7 @@ type Config struct {
 	Console io.Writer    // where OTEL_TRACES_EXPORTER=console prints; nil means standard error
 	Logger  *slog.Logger
 	// Answered is called with how many answers there are so far, from several goroutines.
-	// Nil: nobody wants to know.
+	// It may be nil.
 	Answered func(n int64)
 }
 

@@ -36,22 +36,24 @@ import (
 
 // Config is how a [Server] behaves. Its zero value admits every call and answers at once.
 type Config struct {
-	// Rate is how many calls a second are admitted; the others get a 429. 0: all, unless
-	// there is a Schedule.
+	// Rate is how many calls a second are admitted; the others get a 429. With 0 all are,
+	// unless there is a Schedule.
 	Rate float64
-	// Schedule replaces Rate by phases that repeat. Nil: none.
+	// Schedule replaces Rate by phases that repeat. It may be empty.
 	Schedule []Phase
-	// Burst is how many calls are admitted at once after a pause. Default 5.
+	// Burst is how many calls are admitted at once after a pause. The default is 5.
 	Burst int
-	// MaxConcurrent is the most calls at a time; the others get a 429. 0: no limit.
+	// MaxConcurrent is the most calls at a time; the others get a 429. 0 means no limit.
 	MaxConcurrent int
-	// Latency is the median time of an answer, LatencySigma the sigma of its
-	// log-normal distribution. 0: at once; the same for all.
+	// Latency is the median time of an answer. With 0 calls are answered at once.
+	// LatencySigma is the sigma of its log-normal distribution. With 0 all answers take the
+	// same time.
 	Latency      time.Duration
 	LatencySigma float64
 	// TextLatency is added to the time of an answer for each text of a call of embeddings.
 	TextLatency time.Duration
-	// Dimensions is how many numbers a vector has where the call does not say. Default 256.
+	// Dimensions is how many numbers a vector has where the call does not say. The default
+	// is 256.
 	Dimensions int
 	// VectorFaults is the share of calls of embeddings whose vectors are wrong. The shares
 	// add up to at most 1.
@@ -59,7 +61,7 @@ type Config struct {
 	// Errors is the share of calls, by HTTP status, that fail with it though admitted.
 	// The shares add up to at most 1.
 	Errors map[int]float64
-	// RetryAfter is sent with each 429, 503 and 529. 0: no such header.
+	// RetryAfter is sent with each 429, 503 and 529. With 0 they have no such header.
 	RetryAfter time.Duration
 	// Seed chooses latencies and errors: equal seeds give equal sequences, by order of
 	// arrival.

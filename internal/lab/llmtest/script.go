@@ -10,13 +10,13 @@ import (
 
 // Step is one scripted reply.
 type Step struct {
-	// Status of the reply. 0: 200.
+	// Status is the HTTP status of the reply. The default is 200.
 	Status int
 	// Header are headers of the reply, besides Content-Type, which is JSON unless given
 	// here.
 	Header map[string]string
-	// Body of the reply. Empty: for a 200 the ordinary answer, else the ordinary error
-	// object.
+	// Body is the body of the reply. The default is the ordinary answer for a 200, and the
+	// ordinary error object for any other status.
 	Body string
 	// Delay is waited before anything is written.
 	Delay time.Duration

@@ -126,7 +126,7 @@ func (b *Breaker) ProbeFailed(now time.Time, err error) {
 func (b *Breaker) ProbeLost() { b.probe = nil }
 
 // Fresh reports whether a job has not been a probe in this round. A probe for another
-// breaker counts too, else one job could keep two of them open by turns.
+// breaker counts too. Otherwise one job could keep two of them open by turns.
 func (b *Breaker) Fresh(j *Job) bool { return j.probed.Before(b.round) }
 
 // NewRound begins the next round, because each waiting job has been a probe.

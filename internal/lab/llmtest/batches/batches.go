@@ -22,17 +22,17 @@ import (
 type Config struct {
 	// Delay is how long a batch takes.
 	Delay time.Duration
-	// Expire is the share of batches that expire, after ExpireAfter (0: Delay) and with a
-	// part of their lines answered. Azure's never do. The batches of the others also
-	// expire when Delay is longer than their window.
+	// Expire is the share of batches that expire, after ExpireAfter or, if that is 0,
+	// after Delay, and with a part of their lines answered. Azure's never do. The batches
+	// of the others also expire when Delay is longer than their window.
 	Expire      float64
 	ExpireAfter time.Duration
 	// Fail is the share of lines, by HTTP status, that fail with it. The shares add up to
 	// at most 1.
 	Fail map[int]float64
-	// Missing, Doubled, Foreign and Torn are shares of answered lines: not in the results
-	// though billed; there twice; followed by a line of a batch that is not there; cut in
-	// the middle.
+	// These are shares of answered lines. Missing lines are billed, but not in the results.
+	// Doubled ones are there twice. Foreign ones are followed by a line of another batch.
+	// Torn ones are cut in the middle.
 	Missing, Doubled, Foreign, Torn float64
 	// LoseCreate is the share of creations that are carried out and whose answer is lost.
 	LoseCreate float64
@@ -44,12 +44,12 @@ type Config struct {
 	BadGateway, CutContent float64
 	// CancelDelay is how long a cancellation takes; lines go on being answered meanwhile.
 	CancelDelay time.Duration
-	// MaxLines and MaxBytes bound one batch. 0: the provider's own limits.
+	// MaxLines and MaxBytes bound one batch. The defaults are the provider's own limits.
 	MaxLines int
 	MaxBytes int64
-	// Enqueued is the most prompt tokens of one model in batches that are not over. 0: no
-	// limit. RefuseAtOnce makes all providers refuse a batch beyond it at creation; else
-	// OpenAI and Azure accept it, and it ends as failed.
+	// Enqueued is the most prompt tokens of one model in batches that are not over. 0 means
+	// no limit. RefuseAtOnce makes all providers refuse a batch beyond it at creation.
+	// Without it OpenAI and Azure accept such a batch, which then ends as failed.
 	Enqueued     int64
 	RefuseAtOnce bool
 	// Poison, if set, reports lines for which a batch is refused as a whole; Unnamed
@@ -146,7 +146,7 @@ type Step struct {
 	// Delay is waited before anything else.
 	Delay time.Duration
 	// Status is answered in place of doing the work, with Body or the provider's error
-	// object. 0: the work is done.
+	// object. With 0 the work is done.
 	Status int
 	Body   string
 	// Lose closes the connection without an answer.
