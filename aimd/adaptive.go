@@ -104,9 +104,10 @@ type AdaptiveConfig struct {
 	// PoolSize is the most attempts that may be in flight, at least 1. A rate that this
 	// many slots could never use is no limit, so from there on the law does not pace.
 	PoolSize int
-	// SureSilence is after how long without a refusal an attempt counts as accepted,
-	// after two refusals in a row, where that is longer than refusals are known to take:
-	// news of some may come late. 0 adds nothing to that.
+	// SureSilence is after how long without a refusal an attempt counts as accepted where
+	// much depends on it, if that is longer than refusals are known to take: news of some
+	// may come late. It is so after two refusals in a row, in probes, in pauses, and where
+	// noise is measured. 0 adds nothing to that.
 	SureSilence time.Duration
 	// KeepConcurrency is for callers that do not know when exactly attempts end: the law
 	// then does not look for the concurrency of servers that queue.
@@ -364,15 +365,10 @@ func (l *Adaptive) Restart(now time.Time) {
 }
 
 // Share tells the law whether others are known to send attempts to the same server. If
-// so, it never takes the server for one that refuses at random at any rate: to each of
-// many clients the others look like that, and the first that stopped yielding would take
-// everything. Sporadic refusals are spared as before.
-func (l *Adaptive) Share(others bool) {
-	l.shared = others
-	if l.noise.on && others {
-		l.noise.end()
-	}
-}
+// so, it takes more to convince it that the server refuses at random: to each of many
+// clients the others look like that, and the first that stopped yielding would take
+// everything.
+func (l *Adaptive) Share(others bool) { l.shared = others }
 
 // Limit bounds the rate, in attempts per second, beside [Config].MinDelay; 0 means no
 // bound.
@@ -528,7 +524,7 @@ func (l *Adaptive) rests() float64 {
 	if !l.noise.on || l.estimate == 0 {
 		return l.since
 	}
-	return l.since + noiseRestCalls/l.estimate
+	return l.since + max(noiseRestCalls/l.estimate, l.cfg.SureSilence.Seconds())
 }
 
 // silence returns the seconds after which an attempt in drain that has met no refusal

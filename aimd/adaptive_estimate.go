@@ -119,6 +119,10 @@ func (r *refusalTime) surely() float64 {
 // expected is surely, unless that takes too long.
 func (r *refusalTime) expected() float64 { return min(r.surely(), shortSec) }
 
+// surely returns the seconds after which an attempt that was to be refused is known to
+// have been, also where the news may come late.
+func (l *Adaptive) surely() float64 { return max(l.refusal.surely(), l.cfg.SureSilence.Seconds()) }
+
 // newCallTime returns the duration of accepted attempts before the first: a guess.
 func newCallTime() mean { return mean{value: 1} }
 

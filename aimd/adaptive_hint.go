@@ -39,9 +39,7 @@ func (p *pause) opens(l *Adaptive) float64 {
 }
 
 // known returns when a canary that was to be refused has been.
-func (p *pause) known(l *Adaptive) float64 {
-	return p.tried + max(l.refusal.surely(), l.cfg.SureSilence.Seconds())
-}
+func (p *pause) known(l *Adaptive) float64 { return p.tried + l.surely() }
 
 // sends reports whether the attempt that goes now is a canary.
 func (p *pause) sends(l *Adaptive) bool {

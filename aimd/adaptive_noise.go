@@ -143,7 +143,7 @@ func (n *noise) alarm(l *Adaptive, m mark) (admitted float64) {
 func (n *noise) settle(l *Adaptive) {
 	for n.on && n.settled < l.history.last {
 		a := l.history.at(n.settled + 1)
-		if l.now-a.at < l.refusal.surely() || l.phase == Start && l.history.last-n.settled <= noiseCalls {
+		if l.now-a.at < l.surely() || l.phase == Start && l.history.last-n.settled <= noiseCalls {
 			return
 		}
 		n.settled++

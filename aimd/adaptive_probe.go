@@ -22,9 +22,12 @@ const (
 	probeEarned, probeEarnLoss = 0.1, 8.0
 	// Where noise most likely makes the law sink, a suspicious refusal earns so much.
 	probeEarnedSunk = 1.0
-	// What was admitted is forgotten with this time constant, and so is what probes have
-	// shown.
+	// What was admitted is forgotten with this time constant.
 	suspicionSec = 40.0
+	// Where others are known, the chance that they have just left room for a whole probe.
+	// Then no probe tells much: at best noise is twice as likely as before, and it takes
+	// some four of them to be sure.
+	roomOfOthers = 0.8
 )
 
 // noiseShares are the shares of random refusals that probes look for. Each is as likely
@@ -48,7 +51,7 @@ func averageNoise() (mean float64) {
 // For example, the estimate is 10/s and a refusal is known after 60 ms. A limiter has gained
 // .7 since, so it accepts one or two of four attempts. If all four are accepted, noise is
 // forty times as likely. Several probes add up, as refusals can be bad luck in both
-// cases.
+// cases; those that speak for a limiter are forgotten at the next one.
 //
 // The pool sends the attempt that was refused first. If it is refused again, the probe is
 // no evidence of noise, whatever becomes of the others. It may be a large call, and a
@@ -59,8 +62,7 @@ func averageNoise() (mean float64) {
 // both. But another at the same rate would meet the limiter again. The law asks for none
 // until noise has made it sink well below that rate, where a limiter has room.
 type suspicion struct {
-	odds   float64 // of noise to a limiter by what probes have shown, as a logarithm, at
-	at     float64
+	odds   float64 // of noise to a limiter by what probes have shown, as a logarithm
 	cost   float64 // refusals in probes so far, less what was earned for them
 	proven float64 // the highest estimate of late
 	asked  float64 // when the last suspicious refusal came
@@ -91,7 +93,7 @@ type probe struct {
 // 28/s ask for no probe. Where the server admitted a whole cut more than the present rate
 // not long ago, noise most likely makes the law sink.
 func (s *suspicion) suspect(l *Adaptive, m mark) {
-	if l.noise.on || l.shared || l.stats.Successes == 0 { // noise lets something through
+	if l.noise.on || l.stats.Successes == 0 { // noise lets something through
 		return
 	}
 	s.proven = max(s.proven*math.Exp((s.asked-l.now)/suspicionSec), l.estimate)
@@ -100,8 +102,11 @@ func (s *suspicion) suspect(l *Adaptive, m mark) {
 	lost := l.loss.share
 	earned, left := probeEarned+probeEarnLoss*lost*lost*lost, credit(rate)
 	cut := l.cfg.Multiplier
-	if m.rate*cut < s.proven {
+	switch {
+	case m.rate*cut < s.proven:
 		earned, left = probeEarnedSunk, probeCredit
+	case l.cfg.SureSilence > 0: // a probe stops everybody for that long
+		return
 	}
 	s.cost = max(0, s.cost-earned)
 	if s.cost > left || math.Abs(math.Log(m.rate/s.limit)) < math.Log(cut)/2 {
@@ -137,9 +142,7 @@ func (s *suspicion) start(l *Adaptive, inFlight int) {
 func (s *suspicion) conclude(l *Adaptive) {
 	p := &s.probe
 	s.cost += float64(p.refused)
-	evidence := p.evidence()
-	s.odds = s.odds*math.Exp((s.at-l.now)/suspicionSec) + evidence
-	s.at = l.now
+	s.odds = max(0, s.odds) + p.evidence(l.shared) // Page's test, as in noise.alarm
 	tooMany := p.tooMany()
 	if tooMany < 0 {
 		s.limit = p.rate
@@ -173,7 +176,10 @@ func (p *probe) tooMany() float64 { return float64(p.size-p.refused) - 1 - p.gai
 // as a logarithm. Where there is noise, there is a limiter as well in half of all cases,
 // which explains the outcome as if it were alone. So a probe that meets a limiter tells
 // little: at most log(1/2).
-func (p *probe) evidence() float64 {
+//
+// Where others use the server, they all give way at times, and its bucket fills. Then a
+// limiter accepts any number of the probe.
+func (p *probe) evidence(shared bool) float64 {
 	accepted := p.size - p.refused
 	byNoise := 0.0
 	for _, share := range noiseShares {
@@ -181,6 +187,9 @@ func (p *probe) evidence() float64 {
 	}
 	// A limiter accepts any number up to what it has room for, and more with little chance.
 	byLimiter := math.Exp(-probeSteepness*max(0, p.tooMany())/(1+p.gained/2)) / (2 + p.gained)
+	if shared {
+		byLimiter += (1/float64(p.size+1) - byLimiter) * roomOfOthers
+	}
 	if p.again {
 		return min(0, math.Log(byNoise/byLimiter))
 	}
@@ -198,10 +207,10 @@ func binomial(k, n int, chance float64) float64 {
 
 // mayGo returns when the probe's next attempt may go, or when it is over.
 func (p *probe) mayGo(l *Adaptive) float64 {
-	if p.left > 0 {
+	if p.left > 0 || p.refused == p.size {
 		return l.now
 	}
-	return p.sent + l.refusal.surely()
+	return p.sent + l.surely()
 }
 
 // sends reports whether the attempt that goes now is part of the probe.

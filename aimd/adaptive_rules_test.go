@@ -119,15 +119,27 @@ func TestNoiseIsForgottenWhenItEnds(t *testing.T) {
 	}
 }
 
-// A law that still takes a half for usual when others turn out to use the server would
-// climb for ever.
+// A law that still takes more than a half for usual when the noise has turned out to be none would climb for ever.
 func TestTheUsualLossEndsWithTheNoise(t *testing.T) {
-	l := newWorld(t, always).law
-	l.Resume(at(0), 8)
-	l.noise = noise{on: true, base: noiseMost}
-	l.Share(true)
-	if l.noise.on || l.noise.base > usualMost {
-		t.Errorf("noise %v, usual loss %.2f, want none and at most %.2f", l.noise.on, l.noise.base, usualMost)
+	n := noise{on: true, base: noiseMost, counted: noiseCalls, held: 1}
+	n.count(&sending{phase: Drain, refused: true})
+	if n.on || n.base > usualMost {
+		t.Errorf("noise %v, usual loss %.2f, want none and at most %.2f", n.on, n.base, usualMost)
+	}
+}
+
+// Replicas of a stage know of each other, and each alone finds out that the server refuses at random. It takes more than
+// one probe, as others may have left room for one.
+func TestNoiseIsFoundWhereOthersAreKnown(t *testing.T) {
+	w := newWorld(t, atRandom(0.2))
+	w.law.Share(true)
+	w.run(60 * time.Second)
+	if n := between(w.sent, 40*time.Second, 60*time.Second); n < 400 {
+		t.Errorf("%d calls in the last twenty of sixty seconds, want about 600", n)
+	}
+	p := probe{size: 8, refused: 1, gained: 1}
+	if alone, shared := p.evidence(false), p.evidence(true); alone < oddsSure || shared > oddsSure/2 || 4*shared < oddsSure {
+		t.Errorf("seven of eight accepted: evidence %.1f alone, and %.1f where others are known, want enough of one probe and of four", alone, shared)
 	}
 }
 
@@ -222,16 +234,16 @@ func TestNoiseIsGuessedFromTheLossOfLate(t *testing.T) {
 // A limiter of tokens that has no room for a large call has room for smaller ones.
 func TestASmallerCallIsNoEvidenceOfNoise(t *testing.T) {
 	p := probe{size: 6, refused: 1, gained: 0.5}
-	if p.evidence() < 2 {
-		t.Errorf("five of six accepted where a limiter has room for one: evidence %.1f, want at least 2", p.evidence())
+	if p.evidence(false) < 2 {
+		t.Errorf("five of six accepted where a limiter has room for one: evidence %.1f, want at least 2", p.evidence(false))
 	}
 	p.again = true
-	if p.evidence() > 0 {
-		t.Errorf("the same, and the refused call was refused again: evidence %.1f, want none", p.evidence())
+	if p.evidence(false) > 0 {
+		t.Errorf("the same, and the refused call was refused again: evidence %.1f, want none", p.evidence(false))
 	}
 	p.refused = 5
-	if p.evidence() > -1 {
-		t.Errorf("one of six accepted: evidence %.1f, want at most -1", p.evidence())
+	if p.evidence(false) > -1 {
+		t.Errorf("one of six accepted: evidence %.1f, want at most -1", p.evidence(false))
 	}
 }
 

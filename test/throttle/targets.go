@@ -182,6 +182,10 @@ func crowdTargets() (list []Target) {
 		add(n, 20, 6000/n, "unknown to each other", fair)
 		add(n, 20, 6000/n, "known to each other", Goal{}, known)
 	}
+	for _, n := range []int{2, 16} {
+		list = append(list, Target{Scenario: scenario(fmt.Sprintf("noise 0.2, no limit, %d clients, known to each other", n), "",
+			noisy(.2), known, clients(n), poolSize(32), lasting(100, 20))})
+	}
 	add(64, 200, 1000, "unknown to each other", Goal{Jain: .6, Waste: .2})
 	add(64, 200, 1000, "known to each other", Goal{Jain: .97, Waste: .13}, known)
 	return list

@@ -111,3 +111,18 @@ func (target Target) reached(t *testing.T, m Method) string {
 	}
 	return cell
 }
+
+// Replicas of one stage know of each other, and what one takes from the others looks random to them. They find out all the
+// same that the server refuses at random.
+func TestReplicasFindNoise(t *testing.T) {
+	for _, target := range crowdTargets() {
+		if target.Name != "noise 0.2, no limit, 2 clients, known to each other" {
+			continue
+		}
+		if f, _ := target.mean(t, Adaptive, 2); f.Utilisation < .85 || f.Waste > .25 {
+			t.Errorf("%s: utilisation %.3f, waste %.3f, want at least .85 and at most .25", target.Name, f.Utilisation, f.Waste)
+		}
+		return
+	}
+	t.Error("no such target")
+}
