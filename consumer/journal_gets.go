@@ -188,7 +188,7 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 		g.again = soonest(g.again, now.Add(journalLag))
 		return
 	}
-	if of, index, k, err := j.stream.parse(m.Header, m.Data); err == nil && of == seq && index == item {
+	if ref, k := j.stream.parse(m.Header, m.Data); k != nil && ref == (keptRef{seq, item}) {
 		if k.object.Name == "" {
 			g.put(item, k)
 		} else {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -71,16 +69,12 @@ func (k *keptStream) subject(ref keptRef) string {
 }
 
 func (k *keptStream) ref(subject string) (ref keptRef, ok bool) {
-	row, last, ok := strings.Cut(strings.TrimPrefix(subject, k.prefix()), ".")
-	if !ok {
-		return ref, false
-	}
+	row, last, _ := strings.Cut(strings.TrimPrefix(subject, k.prefix()), ".")
 	ref.item = wholeRow
-	var err, errItem error
-	if ref.row, err = strconv.ParseUint(row, 10, 64); last != wholeRowToken {
-		ref.item, errItem = strconv.Atoi(last)
+	if ref.row, _ = strconv.ParseUint(row, 10, 64); last != wholeRowToken {
+		ref.item, _ = strconv.Atoi(last)
 	}
-	return ref, err == nil && errItem == nil && k.subject(ref) == subject
+	return ref, k.subject(ref) == subject // which is false where a number can't be read
 }
 
 const (
@@ -116,41 +110,34 @@ func (k *keptStream) entry(row *Row, e *auditlog.Row) *nats.Msg {
 	return &nats.Msg{Subject: k.subject(keptRef{row.Seq, row.itemIndex()}), Data: data, Header: header}
 }
 
-// errNoEntry is returned for a message of the journal that is no entry about the present
-// input.
-var errNoEntry = errors.New("not an entry of the journal")
-
-// parse reads a message that entry has made. It returns the row, and the index of the
-// element or wholeRow.
-func (k *keptStream) parse(header nats.Header, data []byte) (seq uint64, index int, kept *Kept, err error) {
-	seq, err = strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
+// parse reads a message that entry has made. kept is nil for any other message, and for an
+// entry about an earlier input stream.
+func (k *keptStream) parse(header nats.Header, data []byte) (ref keptRef, kept *Kept) {
+	row, err := strconv.ParseUint(header.Get(streams.HeaderSourceSeq), 10, 64)
 	hash := header.Get(headerRequestHash)
 	if err != nil || hash == "" || header.Get(streams.HeaderSourceStream) != k.cfg.InputStream ||
 		header.Get(headerInputCreated) != k.created.Format(time.RFC3339Nano) {
-		return 0, 0, nil, errNoEntry
+		return ref, nil
 	}
-	index = wholeRow
+	index := wholeRow
 	if item := header.Get(streams.HeaderItem); item != "" {
 		if index, err = strconv.Atoi(item); err != nil || index < 0 {
-			return 0, 0, nil, errNoEntry
+			return ref, nil
 		}
 	}
 	line, body, ok := bytes.Cut(data, []byte{'\n'})
 	if !ok {
-		return 0, 0, nil, errNoEntry
+		return ref, nil
 	}
 	e, err := auditlog.Decode(line)
-	if err != nil {
-		return 0, 0, nil, fmt.Errorf("%w: %w", errNoEntry, err)
-	}
-	if e.Row == nil {
-		return 0, 0, nil, errNoEntry
+	if err != nil || e.Row == nil {
+		return ref, nil
 	}
 	object, _ := objects.RefOf(header)
-	return seq, index, &Kept{object: object, RequestHash: hash, Reply: Reply{
+	return keptRef{row, index}, &Kept{object: object, RequestHash: hash, Reply: Reply{
 		Body: body, Failed: header.Get(streams.HeaderStatus) == auditlog.RowError, Event: *e.Row, RequestHash: hash,
 		Form: header.Get(headerReplyForm),
-	}}, nil
+	}}
 }
 
 // purgeOldInput removes the replies to rows of another input stream, before the first
