@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"log/slog"
 	"strings"
 	"time"
 
@@ -21,7 +20,8 @@ import (
 // partition 0 has its reply on journal.stage.0.7.row, and its second element on
 // journal.stage.0.7.1.
 //
-// The parts are in files of their own: the replies that wait to be kept (unkept), the
+// The parts are in files of their own: the link to the stream, the replies that wait to be
+// kept (unkept), the
 // entries that were sent to the stream and have no answer yet (sentEntries), the replies
 // that earlier terms have kept (earlierTerms) and how they are read (gets), and the
 // entries that must stay in the stream (purges).
@@ -29,17 +29,11 @@ import (
 // The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and
 // has nothing to read.
 type journal struct {
-	c      *Consumer
-	stream *keptStream
+	link   journalLink
 	owner  string
 	rows   journalRows
 	lane   *laneRows // learns which replies are kept
 	bodies *bodies   // move the replies that are larger than a message
-
-	inbox   string
-	sub     *nats.Subscription
-	answers chan *nats.Msg // to everything that it has sent
-	problem string
 
 	unkept  unkept
 	sent    sentEntries
@@ -55,60 +49,33 @@ type journalRows interface {
 	grow(seq uint64, bytes int)
 }
 
-// The topics say what an answer is to. They follow the inbox in the subject of the answer:
-// for example, the answer to the third entry comes on _INBOX.x.entry.3.
-const (
-	topicSubjects = "subjects"
-	topicPurge    = "purge"
-	topicEntry    = "entry." // and the number of the entry
-	topicGet      = "get."   // and the row and element
-)
-
 // open asks what earlier terms have kept. In a consumer without a journal it does nothing.
 func (j *journal) open(now time.Time) {
-	if !j.c.cfg.Journal {
+	if !j.link.cfg.Journal {
 		return
 	}
-	most := max(j.c.cfg.WindowRows, journalSent)
-	j.inbox, j.sent.most = j.c.nc.NewInbox(), most
+	j.sent.most = max(j.link.cfg.WindowRows, journalSent)
 	// There is room for all answers that may come at once: to each entry that was sent, to
 	// each get, and a few others.
-	j.answers = make(chan *nats.Msg, most+2*journalGets+64)
-	var err error
-	if j.sub, err = j.c.nc.ChanSubscribe(j.inbox+".>", j.answers); err != nil {
-		j.setProblem(err.Error())
-		return
+	if j.link.open(j.sent.most + 2*journalGets + 64) {
+		j.earlier.waiting, j.earlier.by = true, now.Add(streams.RequestTimeout)
+		j.askEarlier(now)
 	}
-	j.earlier.waiting, j.earlier.by = true, now.Add(streams.RequestTimeout)
-	j.askEarlier(now)
-}
-
-func (j *journal) close() {
-	if j.sub != nil {
-		_ = j.sub.Unsubscribe()
-	}
-}
-
-// send publishes a message or request; its answer arrives under the topic.
-func (j *journal) send(topic string, msg *nats.Msg) error {
-	msg.Reply = j.inbox + "." + topic
-	return j.c.nc.PublishMsg(msg)
 }
 
 // received handles one answer.
 func (j *journal) received(m *nats.Msg, now time.Time) {
-	topic := m.Subject[len(j.inbox)+1:]
-	switch {
-	case topic == topicSubjects:
+	switch topic, of, _ := strings.Cut(m.Subject[len(j.link.inbox)+1:], "."); topic {
+	case topicSubjects:
 		j.readEarlier(m, now)
-	case topic == topicPurge:
+	case topicPurge:
 		if refused := streams.Refusal(m); refused != nil {
-			j.setProblem("purge: " + refused.Error())
+			j.link.setProblem("purge: " + refused.Error())
 		}
-	case strings.HasPrefix(topic, topicEntry):
-		j.stored(m, topic[len(topicEntry):], now)
-	case strings.HasPrefix(topic, topicGet):
-		j.gotten(m, topic[len(topicGet):], now)
+	case topicEntry:
+		j.stored(m, of, now)
+	case topicGet:
+		j.gotten(m, of, now)
 	}
 }
 
@@ -116,7 +83,7 @@ func (j *journal) received(m *nats.Msg, now time.Time) {
 // answered, and removes entries that are no longer needed. It returns when it wants to be
 // called again; zero means not before something happens.
 func (j *journal) step(now time.Time) (next time.Time) {
-	if j.sub == nil {
+	if j.link.sub == nil {
 		return time.Time{}
 	}
 	next = j.stepEarlier(now)
@@ -136,21 +103,6 @@ func (j *journal) emitted(rows []*Row) {
 	j.unkept.sweep()
 	j.purges.proven()
 	j.dropFinished()
-}
-
-// setProblem notes why the journal is not used. With an empty reason it is used again.
-func (j *journal) setProblem(why string) {
-	if j.problem == why {
-		return
-	}
-	j.problem = why
-	j.c.setStatus(func(s *Status) { s.JournalProblem = why })
-	log := j.c.log.With(slog.String("journal", j.c.cfg.JournalStream))
-	if why == "" {
-		log.Info("replies are kept again")
-	} else {
-		log.Warn("replies are not kept, a crash would pay for them again", slog.String("reason", why))
-	}
 }
 
 // mustKeep reports whether a reply must be kept at all: only if it was paid for in this

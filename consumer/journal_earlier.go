@@ -41,17 +41,10 @@ func (j *journal) askEarlier(now time.Time) {
 	if j.earlier.read > 0 {
 		j.earlier.again = now.Add(2 * streams.RequestTimeout)
 	}
-	body, err := json.Marshal(struct {
+	j.link.ask(topicSubjects, "STREAM.INFO", struct {
 		Filter string `json:"subjects_filter"`
 		Offset int    `json:"offset"`
-	}{j.stream.filter(), j.earlier.read})
-	if err == nil {
-		subject := streams.APIPrefix(j.c.nc) + "STREAM.INFO." + j.c.cfg.JournalStream
-		err = j.send(topicSubjects, &nats.Msg{Subject: subject, Data: body})
-	}
-	if err != nil {
-		j.setProblem(err.Error())
-	}
+	}{j.link.filter(), j.earlier.read})
 }
 
 // readEarlier reads an answer to askEarlier. An answer has 100,000 subjects at most,
@@ -79,7 +72,7 @@ func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
 		err = page.Error
 	}
 	if err != nil {
-		j.setProblem("read: " + err.Error())
+		j.link.setProblem("read: " + err.Error())
 		e.again = now.Add(journalScan + streams.RequestTimeout/20)
 		return
 	}
@@ -90,7 +83,7 @@ func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
 		return // of a request that was repeated
 	}
 	for subject := range page.State.Subjects {
-		if ref, ok := j.stream.ref(subject); ok {
+		if ref, ok := j.link.ref(subject); ok {
 			e.pages = append(e.pages, ref)
 		}
 	}
@@ -110,7 +103,7 @@ func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
 		e.known, e.waiting, e.again = true, false, time.Time{}
 		j.purges.begin(e.upTo)
 		j.dropFinished()
-		j.c.at("journal read")
+		j.link.c.at("journal read")
 	}
 }
 
@@ -125,7 +118,7 @@ func (j *journal) stepEarlier(now time.Time) (next time.Time) {
 	}
 	if e.waiting && !now.Before(e.by) {
 		e.waiting = false
-		j.setProblem("no answer")
+		j.link.setProblem("no answer")
 	}
 	if e.waiting {
 		return soonest(e.again, e.by)

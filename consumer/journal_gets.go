@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,7 +103,7 @@ func (j *journal) restore(row *Row, now time.Time) bool {
 	}
 	if len(g.missing) > 0 {
 		j.gets.deaf = true
-		j.setProblem("no answer")
+		j.link.setProblem("no answer")
 	}
 	j.end(row.Seq, g)
 	row.Kept, row.KeptItems, row.journal.restored = g.kept, g.items, true
@@ -138,7 +137,7 @@ func (j *journal) get(seq uint64, refs []keptRef, now time.Time) *get {
 	j.gets.open[seq] = g
 	j.gets.missing += len(g.missing)
 	j.ask(seq, g, now)
-	j.c.at("fetching")
+	j.link.c.at("fetching")
 	return g
 }
 
@@ -154,14 +153,9 @@ func (j *journal) ask(seq uint64, g *get, now time.Time) {
 	g.again = now.Add(streams.RequestTimeout)
 	g.asked = min(len(g.missing), j.gets.most())
 	for _, item := range g.missing[:g.asked] {
-		ref := keptRef{seq, item}
-		body, err := json.Marshal(map[string]string{"last_by_subj": j.stream.subject(ref)})
-		if err == nil {
-			err = j.send(topicGet+strconv.FormatUint(seq, 36)+"."+strconv.Itoa(item),
-				&nats.Msg{Subject: streams.APIPrefix(j.c.nc) + "DIRECT.GET." + j.c.cfg.JournalStream, Data: body})
-		}
-		if err != nil {
-			j.setProblem(err.Error())
+		topic := topicGet + "." + strconv.FormatUint(seq, 36) + "." + strconv.Itoa(item)
+		subject := j.link.subject(keptRef{seq, item})
+		if !j.link.ask(topic, "DIRECT.GET", map[string]string{"last_by_subj": subject}) {
 			return
 		}
 	}
@@ -188,7 +182,7 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 		g.again = soonest(g.again, now.Add(journalLag))
 		return
 	}
-	if ref, k := j.stream.parse(m.Header, m.Data); k != nil && ref == (keptRef{seq, item}) {
+	if ref, k := j.link.parse(m.Header, m.Data); k != nil && ref == (keptRef{seq, item}) {
 		if k.object.Name == "" {
 			g.put(item, k)
 		} else {
@@ -210,7 +204,7 @@ func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
 // gone reports whether an answer without a reply is the last word.
 func (j *journal) gone(m *nats.Msg, g *get, now time.Time) bool {
 	if code, why := streams.StatusOf(m); code != "404" {
-		j.setProblem("read: " + strings.TrimSpace(code+" "+why))
+		j.link.setProblem("read: " + strings.TrimSpace(code+" "+why))
 		return false
 	}
 	if g.lagUntil.IsZero() {

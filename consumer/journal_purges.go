@@ -111,26 +111,17 @@ func (j *journal) purge() bool {
 	if below <= max(1, j.purges.below) {
 		return false
 	}
-	if err := j.requestPurge(topicPurge, j.stream.filter(), below); err != nil {
-		j.setProblem("purge: " + err.Error())
+	msg, err := streams.PurgeRequest(j.link.nc, j.link.cfg.JournalStream, j.link.filter(), below)
+	if err == nil {
+		err = j.link.send(topicPurge, msg)
+	}
+	if err != nil {
+		j.link.setProblem("purge: " + err.Error())
 		return true
 	}
 	j.purges.below = below
-	j.c.at("purged")
+	j.link.c.at("purged")
 	return true
-}
-
-// requestPurge asks for a removal, see journalPurge. Without a topic nobody listens to the
-// answer.
-func (j *journal) requestPurge(topic, filter string, below uint64) error {
-	msg, err := streams.PurgeRequest(j.c.nc, j.c.cfg.JournalStream, filter, below)
-	switch {
-	case err != nil:
-		return err
-	case topic != "":
-		return j.send(topic, msg)
-	}
-	return j.c.nc.PublishMsg(msg)
 }
 
 // sift removes the entries of emitted rows that lie behind one that is needed.
@@ -143,8 +134,9 @@ func (j *journal) sift() {
 		}
 		if !purged[row] {
 			purged[row] = true
-			if err := j.requestPurge("", j.stream.rowFilter(row), 0); err != nil {
-				j.setProblem("purge: " + err.Error())
+			err := streams.AskForPurge(j.link.nc, j.link.cfg.JournalStream, j.link.rowFilter(row))
+			if err != nil {
+				j.link.setProblem("purge: " + err.Error())
 			}
 		}
 		return true
@@ -159,7 +151,7 @@ func (j *journal) sift() {
 // clear removes the entries that are not needed when the term ends in good order: there
 // may be no next owner to remove them.
 func (j *journal) clear() {
-	if j.sub == nil {
+	if j.link.sub == nil {
 		return
 	}
 	j.dropFinished()

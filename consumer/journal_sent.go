@@ -89,11 +89,11 @@ func (s *sentEntries) pop() {
 // copy does no harm.
 func (j *journal) keep(row *Row, now time.Time) {
 	if row.journal.entry > 0 {
-		j.setProblem("no answer")
+		j.link.setProblem("no answer")
 	}
-	e := j.c.rowEvent(row, j.owner, now)
-	msg := j.stream.entry(row, &e)
-	if msg.Size() > int(j.c.nc.MaxPayload()) {
+	e := j.link.c.rowEvent(row, j.owner, now)
+	msg := j.link.entry(row, &e)
+	if msg.Size() > int(j.link.c.nc.MaxPayload()) {
 		if j.bodies.stowForJournal(row, now) {
 			return
 		}
@@ -102,11 +102,11 @@ func (j *journal) keep(row *Row, now time.Time) {
 		return
 	}
 	row.journal.entry, row.journal.keepAt = j.sent.add(row, msg.Size(), now), now.Add(journalRetry)
-	if err := j.send(topicEntry+strconv.FormatUint(row.journal.entry, 36), msg); err != nil {
+	if err := j.link.send(topicEntry+"."+strconv.FormatUint(row.journal.entry, 36), msg); err != nil {
 		row.journal.entry = 0
-		j.setProblem(err.Error())
+		j.link.setProblem(err.Error())
 	}
-	j.c.at("kept")
+	j.link.c.at("kept")
 }
 
 // stored handles the answer to an entry.
@@ -125,13 +125,13 @@ func (j *journal) stored(answer *nats.Msg, name string, now time.Time) {
 		if row != nil && row.journal.entry == number {
 			row.journal.entry, row.journal.keepAt = 0, now.Add(journalRetry)
 		}
-		j.setProblem(err.Error())
+		j.link.setProblem(err.Error())
 		return
 	case row == nil: // it counted as lost, and its row's reply is kept again
 		j.purges.last = max(j.purges.last, at)
 		return
 	}
-	j.setProblem("")
+	j.link.setProblem("")
 	j.purges.add(at, row.Seq)
 	row.journal.entry, row.journal.stored = 0, true
 	if j.unkept.has(row) {

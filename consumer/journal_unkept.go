@@ -92,8 +92,8 @@ func (u *unkept) stuck() time.Duration {
 // wait registers an answered row. Once it has waited long enough for its turn, its reply
 // is kept.
 func (j *journal) wait(row *Row, now time.Time) {
-	if j.c.cfg.Journal && mustKeep(row.reply) {
-		j.unkept.add(row, now, now.Add(j.c.cfg.JournalAfter))
+	if j.link.c.cfg.Journal && mustKeep(row.reply) {
+		j.unkept.add(row, now, now.Add(j.link.c.cfg.JournalAfter))
 	}
 }
 
@@ -126,7 +126,7 @@ func (j *journal) waitOf(row *Row, now time.Time) {
 
 // waitNow registers an answered row whose reply must be kept at once.
 func (j *journal) waitNow(row *Row, now time.Time) {
-	if j.c.cfg.Journal && mustKeep(row.reply) {
+	if j.link.c.cfg.Journal && mustKeep(row.reply) {
 		j.unkept.add(row, now, now)
 	}
 }
@@ -170,7 +170,7 @@ func (j *journal) offer(row *Row, now time.Time) {
 		j.unkept.settle(row)
 		row.journal.stored = true
 		j.lane.keptNow(row)
-	case !flushing && j.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.rows.itsTurn(row):
+	case !flushing && j.link.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.rows.itsTurn(row):
 		row.journal.keepAt = stuckAt // nothing but the streams is in its way
 	case j.earlier.waiting || row.unstored.Load() > 0:
 		row.journal.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
@@ -184,7 +184,7 @@ func (j *journal) offer(row *Row, now time.Time) {
 // lossy is how many replies a crash would lose that the journal should keep; 0 while it
 // is not used.
 func (j *journal) lossy() int {
-	if j.problem != "" {
+	if j.link.problem != "" {
 		return 0
 	}
 	return j.unkept.count

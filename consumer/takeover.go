@@ -99,7 +99,9 @@ func (c *Consumer) newTerm(
 		in:   intake{c: c, durable: durable, pin: pin, accepted: end.low},
 		own:  ownership{c: c, end: end, checked: now},
 	}
-	t.journal = &journal{c: c, stream: kept, owner: owner, rows: t.window, bodies: &t.bodies}
+	t.journal = &journal{
+		link: journalLink{keptStream: kept, c: c}, owner: owner, rows: t.window, bodies: &t.bodies,
+	}
 	t.bodies = bodies{transfers: transfers{c: c}, window: t.window, journal: t.journal}
 	t.lane = newLaneRows(t)
 	t.journal.lane = t.lane

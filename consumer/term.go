@@ -80,7 +80,7 @@ func (t *term) close() {
 	t.in.close()
 	t.returns.close()
 	t.lane.close()
-	t.journal.close()
+	t.journal.link.close()
 }
 
 // reset sets the durable consumer to the row after the last one taken, see [intake.reset].
@@ -129,7 +129,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 				err = t.returns.received(m, time.Now())
 			}
 		case <-t.lane.signal(): // the next step looks
-		case m := <-t.journal.answers:
+		case m := <-t.journal.link.answers:
 			t.journal.received(m, time.Now())
 		case b := <-t.bodies.done:
 			if t.bodies.ended(b, time.Now()); t.bodies.keyRead() {
