@@ -31,7 +31,7 @@ import (
 type journal struct {
 	link   journalLink
 	owner  string
-	rows   journalRows
+	window *window
 	lane   *laneRows // learns which replies are kept
 	bodies *bodies   // move the replies that are larger than a message
 
@@ -42,11 +42,14 @@ type journal struct {
 	purges  purges
 }
 
-// journalRows is what a journal must know of the rows of its term, see [window].
-type journalRows interface {
-	finished(seq uint64) bool
-	itsTurn(row *Row) bool
-	grow(seq uint64, bytes int)
+// newJournal returns the journal of a term that has no lane yet.
+func newJournal(t *term, stream *keptStream) *journal {
+	j := &journal{
+		link: journalLink{keptStream: stream, c: t.c}, owner: t.owner, window: t.window, bodies: &t.bodies,
+	}
+	j.earlier.link = &j.link
+	j.purges = purges{link: &j.link, earlier: &j.earlier, finished: t.window.finished}
+	return j
 }
 
 // open asks what earlier terms have kept. In a consumer without a journal it does nothing.
@@ -58,8 +61,7 @@ func (j *journal) open(now time.Time) {
 	// There is room for all answers that may come at once: to each entry that was sent, to
 	// each get, and a few others.
 	if j.link.open(j.sent.most + 2*journalGets + 64) {
-		j.earlier.waiting, j.earlier.by = true, now.Add(streams.RequestTimeout)
-		j.askEarlier(now)
+		j.earlier.open(now)
 	}
 }
 
@@ -67,7 +69,10 @@ func (j *journal) open(now time.Time) {
 func (j *journal) received(m *nats.Msg, now time.Time) {
 	switch topic, of, _ := strings.Cut(m.Subject[len(j.link.inbox)+1:], "."); topic {
 	case topicSubjects:
-		j.readEarlier(m, now)
+		if j.earlier.received(m, now) {
+			j.purges.begin(j.earlier.upTo)
+			j.link.c.at("journal read")
+		}
 	case topicPurge:
 		if refused := streams.Refusal(m); refused != nil {
 			j.link.setProblem("purge: " + refused.Error())
@@ -86,10 +91,10 @@ func (j *journal) step(now time.Time) (next time.Time) {
 	if j.link.sub == nil {
 		return time.Time{}
 	}
-	next = j.stepEarlier(now)
+	next = j.earlier.step(now)
 	next = soonest(next, j.stepGets(now))
 	next = soonest(next, j.keepDue(now))
-	return soonest(next, j.stepPurges(now))
+	return soonest(next, j.purges.step(now))
 }
 
 // emitted drops rows that no longer need the journal.
@@ -101,8 +106,7 @@ func (j *journal) emitted(rows []*Row) {
 		}
 	}
 	j.unkept.sweep()
-	j.purges.proven()
-	j.dropFinished()
+	j.purges.emitted()
 }
 
 // mustKeep reports whether a reply must be kept at all: only if it was paid for in this

@@ -17,43 +17,57 @@ import (
 // It asks the leader of the stream for the subjects that exist. Only a leader that has
 // applied its whole log answers, so the subject of each acknowledged entry is among them.
 type earlierTerms struct {
+	link *journalLink
+
 	refs    []keptRef // sorted; some rows may be emitted
-	emitted int       // refs at the front whose rows are
-	known   bool
+	emitted int       // how many refs at the front are of emitted rows
+	known   bool      // all subjects are read, so refs is complete
 	// waiting says that no row is started until the subjects are known. It ends at by:
-	// rows start without, and are paid for again. The question is repeated all the same,
-	// since nothing is purged by sequence until it is answered.
+	// rows start without their replies then, and are paid for again. The question is
+	// repeated all the same, since nothing is purged by sequence until it is answered.
 	waiting bool
 	by      time.Time
 	again   time.Time // when to ask once more
 
 	pages []keptRef // read so far, where the subjects don't fit in one answer
-	read  int       // subjects in them
-	total int       // subjects that exist, by the first answer
+	read  int       // how many subjects were read
+	total int       // how many subjects exist, by the first answer
 	upTo  uint64    // highest sequence of the stream by then
 }
 
-// askEarlier asks which subjects exist, from the first one on that was not read. It asks
-// twice within the time that rows wait for, since an answer may get lost, and a further
-// page less often, as it takes long to make.
-func (j *journal) askEarlier(now time.Time) {
-	j.earlier.again = now.Add(streams.RequestTimeout / 2)
-	if j.earlier.read > 0 {
-		j.earlier.again = now.Add(2 * streams.RequestTimeout)
-	}
-	j.link.ask(topicSubjects, "STREAM.INFO", struct {
-		Filter string `json:"subjects_filter"`
-		Offset int    `json:"offset"`
-	}{j.link.filter(), j.earlier.read})
+// open asks which subjects exist. Rows wait for the answer, but no longer than a request
+// may take.
+func (e *earlierTerms) open(now time.Time) {
+	e.waiting, e.by = true, now.Add(streams.RequestTimeout)
+	e.ask(now)
 }
 
-// readEarlier reads an answer to askEarlier. An answer has 100,000 subjects at most,
-// sorted. Where a subject was removed between two answers, the second one begins behind a
-// subject that was in neither, so all are read again.
-func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
-	e := &j.earlier
+// ask asks which subjects exist, from the first one on that was not read. It asks twice
+// within the time that rows wait for, since an answer may get lost, and for a further page
+// less often, as it takes long to make.
+func (e *earlierTerms) ask(now time.Time) {
+	e.again = now.Add(streams.RequestTimeout / 2)
+	if e.read > 0 {
+		e.again = now.Add(2 * streams.RequestTimeout)
+	}
+	e.link.ask(topicSubjects, "STREAM.INFO", struct {
+		Filter string `json:"subjects_filter"`
+		Offset int    `json:"offset"`
+	}{e.link.filter(), e.read})
+}
+
+// received reads an answer to ask, and reports whether it completes the subjects. An
+// answer has 100,000 subjects at most, sorted. A second answer to a request that was
+// repeated is about subjects that were read, and is ignored.
+//
+// Where subjects were removed between two answers, all are read again:
+//
+//	A reads the first 100,000 of 100,010 subjects. An old purge removes 5 of these.
+//	A asks for the subjects from number 100,000 on, and gets the last 5. It has not seen
+//	the 5 before them. The total is 100,005 now.
+func (e *earlierTerms) received(m *nats.Msg, now time.Time) (complete bool) {
 	if e.known {
-		return // the second answer to a request that was repeated
+		return false
 	}
 	var page struct {
 		Error  *jetstream.APIError `json:"error"`
@@ -72,18 +86,18 @@ func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
 		err = page.Error
 	}
 	if err != nil {
-		j.link.setProblem("read: " + err.Error())
+		e.link.setProblem("read: " + err.Error())
 		e.again = now.Add(journalScan + streams.RequestTimeout/20)
-		return
+		return false
 	}
 	if page.Offset == 0 {
 		e.pages, e.read, e.total, e.upTo = nil, 0, page.Total, page.State.Last
 	}
 	if page.Offset != e.read {
-		return // of a request that was repeated
+		return false
 	}
 	for subject := range page.State.Subjects {
-		if ref, ok := j.link.ref(subject); ok {
+		if ref, ok := e.link.ref(subject); ok {
 			e.pages = append(e.pages, ref)
 		}
 	}
@@ -91,34 +105,32 @@ func (j *journal) readEarlier(m *nats.Msg, now time.Time) {
 	switch {
 	case page.Total != e.total:
 		e.read = 0
-		j.askEarlier(now)
+		e.ask(now)
+		return false
 	case e.read < e.total && len(page.State.Subjects) > 0:
 		// The server works through all subjects for each page: of a million, several
 		// seconds.
 		e.by = now.Add(4 * streams.RequestTimeout)
-		j.askEarlier(now)
-	default:
-		slices.SortFunc(e.pages, keptRef.compare)
-		e.refs, e.pages = e.pages, nil
-		e.known, e.waiting, e.again = true, false, time.Time{}
-		j.purges.begin(e.upTo)
-		j.dropFinished()
-		j.link.c.at("journal read")
+		e.ask(now)
+		return false
 	}
+	slices.SortFunc(e.pages, keptRef.compare)
+	e.refs, e.pages = e.pages, nil
+	e.known, e.waiting, e.again = true, false, time.Time{}
+	return true
 }
 
-// stepEarlier asks again where no answer has come, and returns when to be called again.
-func (j *journal) stepEarlier(now time.Time) (next time.Time) {
-	e := &j.earlier
+// step asks again where no answer has come, and returns when to be called again.
+func (e *earlierTerms) step(now time.Time) (next time.Time) {
 	if e.known {
 		return time.Time{}
 	}
 	if !now.Before(e.again) {
-		j.askEarlier(now)
+		e.ask(now)
 	}
 	if e.waiting && !now.Before(e.by) {
 		e.waiting = false
-		j.link.setProblem("no answer")
+		e.link.setProblem("no answer")
 	}
 	if e.waiting {
 		return soonest(e.again, e.by)
@@ -129,10 +141,7 @@ func (j *journal) stepEarlier(now time.Time) (next time.Time) {
 // of returns which replies to a row and its elements are kept.
 func (e *earlierTerms) of(seq uint64) []keptRef {
 	from, _ := slices.BinarySearchFunc(e.refs, keptRef{row: seq, item: wholeRow}, keptRef.compare)
-	to := from
-	for to < len(e.refs) && e.refs[to].row == seq {
-		to++
-	}
+	to, _ := slices.BinarySearchFunc(e.refs, keptRef{row: seq + 1, item: wholeRow}, keptRef.compare)
 	return e.refs[from:to]
 }
 
@@ -140,4 +149,24 @@ func (e *earlierTerms) of(seq uint64) []keptRef {
 func (e *earlierTerms) has(row *Row) bool {
 	_, has := slices.BinarySearchFunc(e.refs, keptRef{row.Seq, row.itemIndex()}, keptRef.compare)
 	return has
+}
+
+// dropEmitted forgets all entries once all their rows are emitted, and reports whether
+// none is needed any more. They are in the order of their rows and not of their sequences
+// in the stream, so either all of them can be purged by sequence or none.
+func (e *earlierTerms) dropEmitted(finished func(seq uint64) bool) (none bool) {
+	for e.emitted < len(e.refs) && finished(e.refs[e.emitted].row) {
+		e.emitted++
+	}
+	if !e.known || e.emitted < len(e.refs) {
+		return false
+	}
+	e.refs, e.emitted = nil, 0
+	return true
+}
+
+// sift forgets the entries of rows that do not need them any more.
+func (e *earlierTerms) sift(unneeded func(seq uint64) bool) {
+	e.refs = slices.DeleteFunc(e.refs, func(r keptRef) bool { return unneeded(r.row) })
+	e.emitted = 0
 }

@@ -107,7 +107,7 @@ func (j *journal) restore(row *Row, now time.Time) bool {
 	}
 	j.end(row.Seq, g)
 	row.Kept, row.KeptItems, row.journal.restored = g.kept, g.items, true
-	j.rows.grow(row.Seq, row.keptBytes())
+	j.window.grow(row.Seq, row.keptBytes())
 	return true
 }
 

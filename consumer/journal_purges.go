@@ -33,7 +33,11 @@ const (
 // A purge by subject needs no proof: a row is emitted only where an append has stored its
 // result.
 type purges struct {
-	live         []liveEntry // of this term, as stored; some rows may be emitted
+	link     *journalLink
+	earlier  *earlierTerms
+	finished func(seq uint64) bool // whether a row is emitted, see [window.finished]
+
+	live         []liveEntry // of this term, in the order of the stream; some rows may be emitted
 	last         uint64      // highest journal sequence seen
 	lastAtAppend uint64      // last, when the group in flight went to the emitter
 	knownTo      uint64      // the partition was ours when this one was stored
@@ -46,30 +50,36 @@ type purges struct {
 type liveEntry struct{ at, row uint64 }
 
 // begin notes the end of the stream when it was found out what it holds.
-func (p *purges) begin(end uint64) { p.last, p.knownTo = max(p.last, end), max(p.knownTo, end) }
-
-// add notes an entry of this term.
-func (p *purges) add(at, row uint64) {
-	p.live = append(p.live, liveEntry{at, row})
-	p.last = max(p.last, at)
+func (p *purges) begin(end uint64) {
+	p.last, p.knownTo = max(p.last, end), max(p.knownTo, end)
+	p.dropEmitted()
 }
 
-// proven notes that an append of this term was stored.
-func (p *purges) proven() { p.knownTo = max(p.knownTo, p.lastAtAppend) }
-
-// dropFinished forgets the entries at the front whose rows are emitted: the next purge by
-// sequence removes them. The entries of earlier terms are in the order of their rows and
-// not of their sequences, so either all of them go or none.
-func (j *journal) dropFinished() {
-	p, e := &j.purges, &j.earlier
-	for e.emitted < len(e.refs) && j.rows.finished(e.refs[e.emitted].row) {
-		e.emitted++
+// add notes an entry that this term has stored. row is nil where the entry counted as
+// lost: then the row's reply is kept again.
+func (p *purges) add(at uint64, row *Row) {
+	if p.last = max(p.last, at); row != nil {
+		p.live = append(p.live, liveEntry{at, row.Seq})
 	}
-	if !e.known || e.emitted < len(e.refs) {
+}
+
+// appending notes that a group goes to the emitter now.
+func (p *purges) appending() { p.lastAtAppend = p.last }
+
+// emitted notes that the group is stored, so the partition was ours when it went to the
+// emitter.
+func (p *purges) emitted() {
+	p.knownTo = max(p.knownTo, p.lastAtAppend)
+	p.dropEmitted()
+}
+
+// dropEmitted forgets the entries at the front whose rows are emitted: the next purge by
+// sequence removes them. Those of earlier terms are before all of this term.
+func (p *purges) dropEmitted() {
+	if !p.earlier.dropEmitted(p.finished) {
 		return
 	}
-	e.refs, e.emitted = nil, 0
-	for len(p.live) > 0 && j.rows.finished(p.live[0].row) {
+	for len(p.live) > 0 && p.finished(p.live[0].row) {
 		p.live = p.live[1:]
 	}
 }
@@ -77,10 +87,9 @@ func (j *journal) dropFinished() {
 // needed is the journal sequence below which nothing is needed any more. The sequences of
 // earlier terms' entries are not known, only that they are lower than the ones of this
 // term. So needed is 0 while one of them is needed.
-func (j *journal) needed() uint64 {
-	p := &j.purges
+func (p *purges) needed() uint64 {
 	switch {
-	case !j.earlier.known || len(j.earlier.refs) > 0:
+	case !p.earlier.known || len(p.earlier.refs) > 0:
 		return 0
 	case len(p.live) > 0:
 		return min(p.live[0].at, p.knownTo+1)
@@ -89,16 +98,15 @@ func (j *journal) needed() uint64 {
 	}
 }
 
-// stepPurges removes entries that are not needed, and returns when to be called again.
-func (j *journal) stepPurges(now time.Time) (next time.Time) {
-	p := &j.purges
-	if len(p.live)+len(j.earlier.refs) > max(p.siftAt, journalSpare) {
-		j.sift()
+// step removes entries that are not needed, and returns when to be called again.
+func (p *purges) step(now time.Time) (next time.Time) {
+	if len(p.live)+len(p.earlier.refs) > max(p.siftAt, journalSpare) {
+		p.sift()
 	}
-	if !now.Before(p.next) && j.purge() {
+	if !now.Before(p.next) && p.purge() {
 		p.next = now.Add(journalPurge)
 	}
-	if j.needed() > max(1, p.below) {
+	if p.needed() > max(1, p.below) {
 		return p.next
 	}
 	return time.Time{}
@@ -106,55 +114,50 @@ func (j *journal) stepPurges(now time.Time) (next time.Time) {
 
 // purge asks for the removal of the entries that are not needed any more, and reports
 // whether there are any.
-func (j *journal) purge() bool {
-	below := j.needed()
-	if below <= max(1, j.purges.below) {
+func (p *purges) purge() bool {
+	below := p.needed()
+	if below <= max(1, p.below) {
 		return false
 	}
-	msg, err := streams.PurgeRequest(j.link.nc, j.link.cfg.JournalStream, j.link.filter(), below)
+	msg, err := streams.PurgeRequest(p.link.nc, p.link.cfg.JournalStream, p.link.filter(), below)
 	if err == nil {
-		err = j.link.send(topicPurge, msg)
+		err = p.link.send(topicPurge, msg)
 	}
 	if err != nil {
-		j.link.setProblem("purge: " + err.Error())
+		p.link.setProblem("purge: " + err.Error())
 		return true
 	}
-	j.purges.below = below
-	j.link.c.at("purged")
+	p.below = below
+	p.link.c.at("purged")
 	return true
 }
 
 // sift removes the entries of emitted rows that lie behind one that is needed.
-func (j *journal) sift() {
-	p, e := &j.purges, &j.earlier
+func (p *purges) sift() {
 	purged := make(map[uint64]bool)
 	unneeded := func(row uint64) bool {
-		if !j.rows.finished(row) {
+		if !p.finished(row) {
 			return false
 		}
 		if !purged[row] {
 			purged[row] = true
-			err := streams.AskForPurge(j.link.nc, j.link.cfg.JournalStream, j.link.rowFilter(row))
+			err := streams.AskForPurge(p.link.nc, p.link.cfg.JournalStream, p.link.rowFilter(row))
 			if err != nil {
-				j.link.setProblem("purge: " + err.Error())
+				p.link.setProblem("purge: " + err.Error())
 			}
 		}
 		return true
 	}
-	e.emitted = 0
 	p.live = slices.DeleteFunc(p.live, func(l liveEntry) bool { return unneeded(l.row) })
-	e.refs = slices.DeleteFunc(e.refs, func(r keptRef) bool { return unneeded(r.row) })
-	left := len(p.live) + len(e.refs)
+	p.earlier.sift(unneeded)
+	left := len(p.live) + len(p.earlier.refs)
 	p.siftAt = left + left/4 + journalSpare
 }
 
 // clear removes the entries that are not needed when the term ends in good order: there
 // may be no next owner to remove them.
-func (j *journal) clear() {
-	if j.link.sub == nil {
-		return
-	}
-	j.dropFinished()
-	j.purge()
-	j.sift()
+func (p *purges) clear() {
+	p.dropEmitted()
+	p.purge()
+	p.sift()
 }

@@ -128,11 +128,11 @@ func (j *journal) stored(answer *nats.Msg, name string, now time.Time) {
 		j.link.setProblem(err.Error())
 		return
 	case row == nil: // it counted as lost, and its row's reply is kept again
-		j.purges.last = max(j.purges.last, at)
+		j.purges.add(at, nil)
 		return
 	}
 	j.link.setProblem("")
-	j.purges.add(at, row.Seq)
+	j.purges.add(at, row)
 	row.journal.entry, row.journal.stored = 0, true
 	if j.unkept.has(row) {
 		j.unkept.settle(row)

@@ -170,7 +170,7 @@ func (j *journal) offer(row *Row, now time.Time) {
 		j.unkept.settle(row)
 		row.journal.stored = true
 		j.lane.keptNow(row)
-	case !flushing && j.link.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.rows.itsTurn(row):
+	case !flushing && j.link.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.window.itsTurn(row):
 		row.journal.keepAt = stuckAt // nothing but the streams is in its way
 	case j.earlier.waiting || row.unstored.Load() > 0:
 		row.journal.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it

@@ -447,7 +447,7 @@ func (t *term) emit() {
 		return
 	}
 	t.own.mark(group, t.window.buf.Marks(len(group)))
-	t.journal.purges.lastAtAppend = t.journal.purges.last
+	t.journal.purges.appending()
 	t.out.send(group)
 }
 

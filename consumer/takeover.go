@@ -99,9 +99,7 @@ func (c *Consumer) newTerm(
 		in:   intake{c: c, durable: durable, pin: pin, accepted: end.low},
 		own:  ownership{c: c, end: end, checked: now},
 	}
-	t.journal = &journal{
-		link: journalLink{keptStream: kept, c: c}, owner: owner, rows: t.window, bodies: &t.bodies,
-	}
+	t.journal = newJournal(t, kept)
 	t.bodies = bodies{transfers: transfers{c: c}, window: t.window, journal: t.journal}
 	t.lane = newLaneRows(t)
 	t.journal.lane = t.lane

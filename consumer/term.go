@@ -193,7 +193,7 @@ func (t *term) step(ctx context.Context, now time.Time) (next time.Time, err err
 // finish hands the partition over, after the term has drained.
 func (t *term) finish(soft, hard context.Context) error {
 	t.acks.flush() // the reset makes up for it, if it succeeds
-	t.journal.clear()
+	t.journal.purges.clear()
 	if err := t.handOver(hard); err != nil {
 		return err
 	}
