@@ -163,12 +163,12 @@ func (b *bodies) get(seq uint64, what string, ref objects.Ref, needed, may func(
 
 // getForJournal reads the body of a kept reply, which is an object. kept gets the reply,
 // or nil where its body can't be read any more.
-func (b *bodies) getForJournal(seq uint64, of *Kept, needed func() bool, kept func(*Kept)) {
+func (b *bodies) getForJournal(seq uint64, of *Kept, kept func(*Kept)) {
 	var may func() bool
 	if row := b.window.open[seq]; row != nil { // else it comes back from the lane, and has room
 		may = b.admits(row)
 	}
-	b.get(seq, "its kept reply", of.object, needed, may, func(body []byte, err error) {
+	b.get(seq, "its kept reply", of.object, nil, may, func(body []byte, err error) {
 		if err != nil {
 			kept(nil)
 			return

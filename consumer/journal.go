@@ -48,6 +48,9 @@ func newJournal(t *term, stream *keptStream) *journal {
 		link: journalLink{keptStream: stream, c: t.c}, owner: t.owner, window: t.window, bodies: &t.bodies,
 	}
 	j.earlier.link = &j.link
+	j.gets = gets{
+		link: &j.link, earlier: &j.earlier, window: t.window, bodies: &t.bodies, open: make(map[uint64]*get),
+	}
 	j.purges = purges{link: &j.link, earlier: &j.earlier, finished: t.window.finished}
 	return j
 }
@@ -80,7 +83,7 @@ func (j *journal) received(m *nats.Msg, now time.Time) {
 	case topicEntry:
 		j.stored(m, of, now)
 	case topicGet:
-		j.gotten(m, of, now)
+		j.gets.received(m, of, now)
 	}
 }
 
@@ -92,7 +95,7 @@ func (j *journal) step(now time.Time) (next time.Time) {
 		return time.Time{}
 	}
 	next = j.earlier.step(now)
-	next = soonest(next, j.stepGets(now))
+	next = soonest(next, j.gets.step(now))
 	next = soonest(next, j.keepDue(now))
 	return soonest(next, j.purges.step(now))
 }

@@ -16,26 +16,31 @@ const (
 	journalGets = 64
 	// journalGetBytes bounds the bytes of replies that are being read, by the largest of
 	// the last replies. They delay everything else that comes by the connection, and a
-	// server cuts off a client for which it has 64 MiB. Before the first reply is here,
-	// few are asked for.
+	// server cuts off a client for which it has 64 MiB.
 	journalGetBytes = 4 << 20
-	journalFirst    = 4
+	// journalFirst is how many replies may be asked for before the size of any is known.
+	journalFirst = 4
 	// journalLag is the wait before a replica is asked again that does not have a reply
-	// yet, and journalLagMost for how long that is done: then the reply is gone.
+	// yet. After journalLagMost the reply counts as gone.
 	journalLag     = 50 * time.Millisecond
 	journalLagMost = time.Second
 )
 
 // gets reads replies that are kept, each by its subject, once its row starts.
 type gets struct {
+	link    *journalLink
+	earlier *earlierTerms
+	window  *window
+	bodies  *bodies // reads the bodies that are objects
+
 	open    map[uint64]*get // by row
 	missing int             // replies that are not here yet
 	// by is when rows start without the replies that have not come. Each reply that comes
 	// puts it off, since a row may have thousands, and a slow link may carry few at a
-	// time. deaf says that it has passed: no row waits until a reply comes.
-	by   time.Time
-	deaf bool
-	size int // of the largest of the last replies
+	// time. silent says that it has passed: no row waits until a reply comes.
+	by     time.Time
+	silent bool
+	size   int // of the largest of the last replies
 }
 
 // get collects the replies to one row and its elements. Any replica may answer a request
@@ -65,7 +70,7 @@ func (g *gets) most() int {
 
 // until is when a row starts without the replies that have not come.
 func (g *gets) until(of *get) time.Time {
-	if !g.deaf && of.by.Before(g.by) {
+	if !g.silent && of.by.Before(g.by) {
 		return g.by
 	}
 	return of.by
@@ -75,169 +80,168 @@ func (g *gets) until(of *get) time.Time {
 // reports false while they are being read, and while they have to wait for others: a row
 // that may not begin would have a reply that the window has no room for.
 //
-// Where the journal does not answer, rows start without, and are paid for again.
-func (j *journal) restore(row *Row, now time.Time) bool {
+// Where the journal does not answer, rows start without their replies, and are paid for
+// again.
+func (g *gets) restore(row *Row, now time.Time) bool {
 	if row.journal.restored {
 		return true
 	}
-	g := j.gets.open[row.Seq]
-	if g == nil {
-		refs := j.earlier.of(row.Seq)
+	of := g.open[row.Seq]
+	if of == nil {
+		refs := g.earlier.of(row.Seq)
 		if len(refs) == 0 {
 			row.journal.restored = true
 			return true
 		}
-		if !j.gets.room() || !row.MayBegin() {
+		if !g.room() || !row.MayBegin() {
 			return false
 		}
-		g = j.get(row.Seq, refs, now)
-		if g.by = now; !j.gets.deaf {
-			g.by = now.Add(streams.RequestTimeout)
+		of = g.begin(row.Seq, refs, now)
+		if of.by = now; !g.silent {
+			of.by = now.Add(streams.RequestTimeout)
 		}
 	}
-	if g.fetching > 0 { // without end: without it the row would be paid for again
+	switch {
+	case of.fetching > 0: // a body is waited for without end, as the row would be paid for again
 		return false
-	}
-	if len(g.missing) > 0 && now.Before(j.gets.until(g)) {
+	case len(of.missing) > 0 && now.Before(g.until(of)):
 		return false
+	case len(of.missing) > 0:
+		g.silent = true
+		g.link.setProblem("no answer")
 	}
-	if len(g.missing) > 0 {
-		j.gets.deaf = true
-		j.link.setProblem("no answer")
-	}
-	j.end(row.Seq, g)
-	row.Kept, row.KeptItems, row.journal.restored = g.kept, g.items, true
-	j.window.grow(row.Seq, row.keptBytes())
+	g.end(row.Seq, of)
+	row.Kept, row.KeptItems, row.journal.restored = of.kept, of.items, true
+	g.window.grow(row.Seq, row.keptBytes())
 	return true
 }
 
-// getBack returns the reply to a row that comes back from the lane, once it is here. It
-// is waited for without end: without it the row would be paid for again.
-func (j *journal) getBack(seq uint64, now time.Time) (kept *Kept, here bool) {
-	g := j.gets.open[seq]
-	if g == nil {
-		g = j.get(seq, []keptRef{{seq, wholeRow}}, now)
+// getBack returns the reply to a row that comes back from the lane, once it is here. The
+// row waits for it without end, as it would be paid for again.
+func (g *gets) getBack(seq uint64, now time.Time) (kept *Kept, here bool) {
+	of := g.open[seq]
+	if of == nil {
+		of = g.begin(seq, []keptRef{{seq, wholeRow}}, now)
 	}
-	if len(g.missing) > 0 || g.fetching > 0 {
+	if len(of.missing) > 0 || of.fetching > 0 {
 		return nil, false
 	}
-	j.end(seq, g)
-	return g.kept, true
+	g.end(seq, of)
+	return of.kept, true
 }
 
-// get asks for the replies that are kept of a row.
-func (j *journal) get(seq uint64, refs []keptRef, now time.Time) *get {
-	g := &get{}
+// begin asks for the replies that are kept of a row.
+func (g *gets) begin(seq uint64, refs []keptRef, now time.Time) *get {
+	of := &get{}
 	for _, ref := range refs {
-		g.missing = append(g.missing, ref.item)
+		of.missing = append(of.missing, ref.item)
 	}
-	if j.gets.open == nil {
-		j.gets.open = make(map[uint64]*get)
-	}
-	j.gets.open[seq] = g
-	j.gets.missing += len(g.missing)
-	j.ask(seq, g, now)
-	j.link.c.at("fetching")
-	return g
+	g.open[seq] = of
+	g.missing += len(of.missing)
+	g.ask(seq, of, now)
+	g.link.c.at("fetching")
+	return of
 }
 
 // end ends a get.
-func (j *journal) end(seq uint64, g *get) {
-	delete(j.gets.open, seq)
-	j.gets.missing -= len(g.missing)
+func (g *gets) end(seq uint64, of *get) {
+	delete(g.open, seq)
+	g.missing -= len(of.missing)
 }
 
 // ask asks for the replies that are missing. Those of a row with many elements are asked
 // for in turns.
-func (j *journal) ask(seq uint64, g *get, now time.Time) {
-	g.again = now.Add(streams.RequestTimeout)
-	g.asked = min(len(g.missing), j.gets.most())
-	for _, item := range g.missing[:g.asked] {
+func (g *gets) ask(seq uint64, of *get, now time.Time) {
+	of.again = now.Add(streams.RequestTimeout)
+	of.asked = min(len(of.missing), g.most())
+	for _, item := range of.missing[:of.asked] {
 		topic := topicGet + "." + strconv.FormatUint(seq, 36) + "." + strconv.Itoa(item)
-		subject := j.link.subject(keptRef{seq, item})
-		if !j.link.ask(topic, "DIRECT.GET", map[string]string{"last_by_subj": subject}) {
+		subject := g.link.subject(keptRef{seq, item})
+		if !g.link.ask(topic, "DIRECT.GET", map[string]string{"last_by_subj": subject}) {
 			return
 		}
 	}
 }
 
-// gotten takes the answer to one request for a reply.
-func (j *journal) gotten(m *nats.Msg, name string, now time.Time) {
+// received takes the answer to one request for a reply. name is what follows the topic. A
+// request that was repeated may be answered twice: the second answer finds that the reply
+// is not missing, or that the get has ended.
+func (g *gets) received(m *nats.Msg, name string, now time.Time) {
 	row, element, _ := strings.Cut(name, ".")
 	seq, err := strconv.ParseUint(row, 36, 64)
 	item, errItem := strconv.Atoi(element)
 	if code, _ := streams.StatusOf(m); code == "" || code == "404" {
-		j.gets.size = max(m.Size(), j.gets.size-j.gets.size/8)
-		j.gets.by, j.gets.deaf = now.Add(streams.RequestTimeout), false
+		g.size = max(m.Size(), g.size-g.size/8)
+		g.by, g.silent = now.Add(streams.RequestTimeout), false
 	}
-	g := j.gets.open[seq]
-	if err != nil || errItem != nil || g == nil {
-		return // the second answer to a request that was repeated
+	of := g.open[seq]
+	if err != nil || errItem != nil || of == nil {
+		return
 	}
-	at := slices.Index(g.missing, item)
+	at := slices.Index(of.missing, item)
 	if at < 0 {
 		return
 	}
-	if streams.Added(m.Header, jetstream.SequenceHeader) == "" && !j.gone(m, g, now) {
-		g.again = soonest(g.again, now.Add(journalLag))
+	if streams.Added(m.Header, jetstream.SequenceHeader) == "" && !g.gone(m, of, now) {
+		of.again = soonest(of.again, now.Add(journalLag))
 		return
 	}
-	if ref, k := j.link.parse(m.Header, m.Data); k != nil && ref == (keptRef{seq, item}) {
+	if ref, k := g.link.parse(m.Header, m.Data); k != nil && ref == (keptRef{seq, item}) {
 		if k.object.Name == "" {
-			g.put(item, k)
+			of.put(item, k)
 		} else {
-			g.fetching++
-			j.bodies.getForJournal(seq, k, func() bool { return j.gets.open[seq] == g }, func(k *Kept) {
-				if g.fetching--; k != nil {
-					g.put(item, k)
+			of.fetching++
+			g.bodies.getForJournal(seq, k, func(k *Kept) {
+				if of.fetching--; k != nil {
+					of.put(item, k)
 				}
 			})
 		}
 	}
-	g.missing = slices.Delete(g.missing, at, at+1)
-	j.gets.missing--
-	if g.asked--; g.asked == 0 && len(g.missing) > 0 {
-		j.ask(seq, g, now)
+	of.missing = slices.Delete(of.missing, at, at+1)
+	g.missing--
+	if of.asked--; of.asked == 0 && len(of.missing) > 0 {
+		g.ask(seq, of, now)
 	}
 }
 
 // gone reports whether an answer without a reply is the last word.
-func (j *journal) gone(m *nats.Msg, g *get, now time.Time) bool {
+func (g *gets) gone(m *nats.Msg, of *get, now time.Time) bool {
 	if code, why := streams.StatusOf(m); code != "404" {
-		j.link.setProblem("read: " + strings.TrimSpace(code+" "+why))
+		g.link.setProblem("read: " + strings.TrimSpace(code+" "+why))
 		return false
 	}
-	if g.lagUntil.IsZero() {
-		g.lagUntil = now.Add(journalLagMost)
+	if of.lagUntil.IsZero() {
+		of.lagUntil = now.Add(journalLagMost)
 	}
-	return !now.Before(g.lagUntil)
+	return !now.Before(of.lagUntil)
 }
 
-func (g *get) put(item int, k *Kept) {
+func (of *get) put(item int, k *Kept) {
 	if item == wholeRow {
-		g.kept = k
+		of.kept = k
 		return
 	}
-	if g.items == nil {
-		g.items = make(map[int]*Kept)
+	if of.items == nil {
+		of.items = make(map[int]*Kept)
 	}
-	g.items[item] = k
+	of.items[item] = k
 }
 
-// stepGets asks again where no answer has come, and returns when to be called again.
-func (j *journal) stepGets(now time.Time) (next time.Time) {
-	for seq, g := range j.gets.open {
-		if len(g.missing) == 0 {
+// step asks again where no answer has come, and returns when to be called again.
+func (g *gets) step(now time.Time) (next time.Time) {
+	for seq, of := range g.open {
+		if len(of.missing) == 0 {
 			continue
 		}
-		if !now.Before(g.again) {
-			j.ask(seq, g, now)
+		if !now.Before(of.again) {
+			g.ask(seq, of, now)
 		}
-		next = soonest(next, g.again)
+		next = soonest(next, of.again)
 		// A row waits for it until then. Once that has passed, the row starts in this
 		// pass, unless it may not be started at all: then there is nothing to be called
 		// for, and a time in the past would have the term go round without rest.
-		if by := j.gets.until(g); !g.by.IsZero() && now.Before(by) {
+		if by := g.until(of); !of.by.IsZero() && now.Before(by) {
 			next = soonest(next, by)
 		}
 	}

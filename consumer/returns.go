@@ -71,10 +71,10 @@ func ackAt(tokens []string) int {
 // The goroutine of the term owns it. In a term in which no row is ever away it is nil, and
 // its methods allow for that.
 type returns struct {
-	c       *Consumer
-	window  *window
-	journal *journal
-	lane    *laneRows
+	c      *Consumer
+	window *window
+	gets   *gets
+	lane   *laneRows
 	// enter takes a row that is read into the window, see [term.comeBack].
 	enter func(seq uint64, back *comingBack) (next uint64, err error)
 
@@ -103,7 +103,7 @@ func (b *comingBack) here() bool { return b.gone || b.body.Msg != nil && b.read 
 // openReturns subscribes to the answers, in a term in which rows may be away.
 func openReturns(t *term) (err error) {
 	r := &returns{
-		c: t.c, window: t.window, journal: t.journal, lane: t.lane, enter: t.comeBack,
+		c: t.c, window: t.window, gets: &t.journal.gets, lane: t.lane, enter: t.comeBack,
 		inbox: t.c.nc.NewInbox(), answers: make(chan *nats.Msg, 8*returnsAtOnce),
 		coming: make(map[uint64]*comingBack),
 	}
@@ -143,7 +143,7 @@ func (r *returns) bringBack(now time.Time, stopping bool) error {
 	}
 	for seq, row := range r.coming {
 		if !row.read {
-			if row.kept, row.read = r.journal.getBack(seq, now); row.here() {
+			if row.kept, row.read = r.gets.getBack(seq, now); row.here() {
 				if err := r.startBack(seq); err != nil {
 					return err
 				}

@@ -337,7 +337,7 @@ look:
 	for ; looked < len(t.unstarted); looked++ {
 		switch row := t.unstarted[looked]; {
 		case t.lane.parkStarted(row):
-		case t.bodies.fetch(row) && (row.term.back || t.journal.restore(row, now)):
+		case t.bodies.fetch(row) && (row.term.back || t.journal.gets.restore(row, now)):
 			t.c.cfg.Executor.Start(row)
 		case row.term.fetching || t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
 			waiting = append(waiting, row)
