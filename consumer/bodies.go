@@ -58,8 +58,8 @@ type resultForm struct {
 // The goroutine of the term owns it.
 type bodies struct {
 	transfers
-	window  *window
-	journal *journal
+	window *window
+	unkept *unkept
 
 	// keys has the keys of rows in order by key whose bodies are objects: the key may be
 	// in the body, which is read for it before the row enters. forKey is the row that is
@@ -216,7 +216,7 @@ func (b *bodies) stow(row *Row) {
 	row.form.putting = true
 	b.add(&transfer{
 		what: rowsText(of.Seq, of.Seq) + ": put its body", put: true,
-		needed: func() bool { return row.form.awaited || b.journal.unkept.has(row) },
+		needed: func() bool { return row.form.awaited || b.unkept.has(row) },
 		do: func(ctx context.Context, nc *nats.Conn) (err error) {
 			b.c.at("stowing")
 			ref, err = objects.Put(ctx, nc, bucket, name, body)
@@ -232,9 +232,7 @@ func (b *bodies) stow(row *Row) {
 				row.form.awaited = false
 				row.eventStored()
 			}
-			if now := time.Now(); b.journal.unkept.has(row) {
-				row.journal.keepAt, b.journal.unkept.next = now, now
-			}
+			b.unkept.hurry(row, time.Now())
 		},
 	})
 }

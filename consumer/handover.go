@@ -51,7 +51,7 @@ func (t *term) recall() {
 // not be paid for again.
 func (t *term) dropHandedBack() {
 	t.window.takenBack = slices.DeleteFunc(t.window.takenBack, func(row *Row) bool {
-		if t.journal.lacks(row) { // replies to elements
+		if onlyInMemory(row) { // replies to elements
 			return false
 		}
 		row.abandon()
@@ -61,7 +61,7 @@ func (t *term) dropHandedBack() {
 		switch {
 		case !row.term.done:
 			delete(t.window.open, seq)
-		case t.c.cfg.Journal && !t.journal.lacks(row):
+		case t.c.cfg.Journal && !onlyInMemory(row):
 			delete(t.window.open, seq)
 			row.abandon()
 		}

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/nats-io/nats.go"
 )
@@ -20,38 +19,33 @@ import (
 // partition 0 has its reply on journal.stage.0.7.row, and its second element on
 // journal.stage.0.7.1.
 //
-// The parts are in files of their own: the link to the stream, the replies that wait to be
-// kept (unkept), the
-// entries that were sent to the stream and have no answer yet (sentEntries), the replies
-// that earlier terms have kept (earlierTerms) and how they are read (gets), and the
-// entries that must stay in the stream (purges).
+// Each part is a type with its own state, in a file of its name. A reply is with unkept
+// until the stream has stored its entry, and the entry is with purges until it is removed.
+// If the term ends before that, earlier lists the reply in the next term, and gets reads
+// it.
 //
-// The goroutine of the term owns it. Where [Config.Journal] is false it keeps nothing and
-// has nothing to read.
+// The goroutine of the term owns the journal with all parts. Where [Config.Journal] is
+// false it keeps nothing and has nothing to read.
 type journal struct {
-	link   journalLink
-	owner  string
-	window *window
-	lane   *laneRows // learns which replies are kept
-	bodies *bodies   // move the replies that are larger than a message
-
-	unkept  unkept
-	sent    sentEntries
-	earlier earlierTerms
-	gets    gets
-	purges  purges
+	link    journalLink  // sends requests and entries, and gets the answers
+	earlier earlierTerms // which replies earlier terms have kept
+	gets    gets         // reads these replies
+	unkept  unkept       // replies that must be kept and are not yet
+	purges  purges       // removes entries that are not needed any more
 }
 
 // newJournal returns the journal of a term that has no lane yet.
 func newJournal(t *term, stream *keptStream) *journal {
-	j := &journal{
-		link: journalLink{keptStream: stream, c: t.c}, owner: t.owner, window: t.window, bodies: &t.bodies,
-	}
+	j := &journal{link: journalLink{keptStream: stream, c: t.c}}
 	j.earlier.link = &j.link
 	j.gets = gets{
 		link: &j.link, earlier: &j.earlier, window: t.window, bodies: &t.bodies, open: make(map[uint64]*get),
 	}
 	j.purges = purges{link: &j.link, earlier: &j.earlier, finished: t.window.finished}
+	j.unkept = unkept{link: &j.link, earlier: &j.earlier, window: t.window, bodies: &t.bodies}
+	j.unkept.sent = sentEntries{
+		link: &j.link, purges: &j.purges, owner: t.owner, most: max(t.c.cfg.WindowRows, journalSent),
+	}
 	return j
 }
 
@@ -60,10 +54,9 @@ func (j *journal) open(now time.Time) {
 	if !j.link.cfg.Journal {
 		return
 	}
-	j.sent.most = max(j.link.cfg.WindowRows, journalSent)
 	// There is room for all answers that may come at once: to each entry that was sent, to
 	// each get, and a few others.
-	if j.link.open(j.sent.most + 2*journalGets + 64) {
+	if j.link.open(j.unkept.sent.most + 2*journalGets + 64) {
 		j.earlier.open(now)
 	}
 }
@@ -81,7 +74,7 @@ func (j *journal) received(m *nats.Msg, now time.Time) {
 			j.link.setProblem("purge: " + refused.Error())
 		}
 	case topicEntry:
-		j.stored(m, of, now)
+		j.unkept.received(m, of, now)
 	case topicGet:
 		j.gets.received(m, of, now)
 	}
@@ -96,24 +89,13 @@ func (j *journal) step(now time.Time) (next time.Time) {
 	}
 	next = j.earlier.step(now)
 	next = soonest(next, j.gets.step(now))
-	next = soonest(next, j.keepDue(now))
+	next = soonest(next, j.unkept.step(now))
 	return soonest(next, j.purges.step(now))
 }
 
-// emitted drops rows that no longer need the journal.
-func (j *journal) emitted(rows []*Row) {
-	for _, row := range rows {
-		j.unkept.settle(row)
-		for item := range row.eachItem() {
-			j.unkept.settle(item)
-		}
-	}
-	j.unkept.sweep()
+// emitted drops the rows of a group whose results are stored: they no longer need the
+// journal.
+func (j *journal) emitted(e emitted) {
+	j.unkept.emitted(e)
 	j.purges.emitted()
-}
-
-// mustKeep reports whether a reply must be kept at all: only if it was paid for in this
-// process.
-func mustKeep(r *Reply) bool {
-	return r.RequestHash != "" && r.Event.Source != auditlog.SourceJournal
 }

@@ -19,13 +19,17 @@ const (
 	journalRetry = 5 * time.Second
 )
 
-// sentEntries are the entries that were sent and have no answer yet. They are bounded: a
+// sentEntries sends entries, and has those that have no answer yet. They are bounded: a
 // journal that stores fewer entries a second than rows are emitted would pile up the
 // entries of emitted rows in the memory of the server, without end.
 //
 // The stream answers in the order in which entries were sent. So an answer settles the
 // entries sent before it, too, whose answers were lost.
 type sentEntries struct {
+	link   *journalLink
+	purges *purges // get the entries that are stored
+	owner  string  // the term, which the events in the entries name
+
 	most    int
 	entries []sentEntry // oldest first
 	first   uint64      // number of the oldest one
@@ -85,57 +89,49 @@ func (s *sentEntries) pop() {
 	s.first++
 }
 
-// keep sends the entry of one row. Without an answer in time it is sent again: a second
-// copy does no harm.
-func (j *journal) keep(row *Row, now time.Time) {
+// send sends the entry of one row, and reports false where it is larger than a message.
+// Without an answer in time it is sent again: a second copy does no harm.
+func (s *sentEntries) send(row *Row, now time.Time) (fits bool) {
 	if row.journal.entry > 0 {
-		j.link.setProblem("no answer")
+		s.link.setProblem("no answer")
 	}
-	e := j.link.c.rowEvent(row, j.owner, now)
-	msg := j.link.entry(row, &e)
-	if msg.Size() > int(j.link.c.nc.MaxPayload()) {
-		if j.bodies.stowForJournal(row, now) {
-			return
-		}
-		j.unkept.settle(row)
-		j.lane.keptNow(row)
-		return
+	e := s.link.c.rowEvent(row, s.owner, now)
+	msg := s.link.entry(row, &e)
+	if msg.Size() > int(s.link.nc.MaxPayload()) {
+		return false
 	}
-	row.journal.entry, row.journal.keepAt = j.sent.add(row, msg.Size(), now), now.Add(journalRetry)
-	if err := j.link.send(topicEntry+"."+strconv.FormatUint(row.journal.entry, 36), msg); err != nil {
+	row.journal.entry, row.journal.keepAt = s.add(row, msg.Size(), now), now.Add(journalRetry)
+	if err := s.link.send(topicEntry+"."+strconv.FormatUint(row.journal.entry, 36), msg); err != nil {
 		row.journal.entry = 0
-		j.link.setProblem(err.Error())
+		s.link.setProblem(err.Error())
 	}
-	j.link.c.at("kept")
+	s.link.c.at("kept")
+	return true
 }
 
-// stored handles the answer to an entry.
-func (j *journal) stored(answer *nats.Msg, name string, now time.Time) {
+// received takes the answer to an entry, whose number is name. It returns the row if the
+// stream has stored the entry. An answer may come late:
+//
+//	Row 7 is sent as entry 3, and no answer comes in time. It is sent again as entry 9.
+//	The journal refuses entry 3 after all. Row 7 still waits for the answer to entry 9,
+//	and is not offered a third time.
+func (s *sentEntries) received(answer *nats.Msg, name string, now time.Time) (stored *Row) {
 	number, err := strconv.ParseUint(name, 36, 64)
 	if err != nil {
-		return
+		return nil
 	}
-	row := j.sent.answered(number)
-	if j.unkept.blocked && j.sent.hasRoom() { // a good many: each look goes through all that wait
-		j.unkept.next = now
-	}
+	row := s.answered(number)
 	at, err := streams.StoredAt(answer)
-	switch {
-	case err != nil:
+	if err != nil {
 		if row != nil && row.journal.entry == number {
 			row.journal.entry, row.journal.keepAt = 0, now.Add(journalRetry)
 		}
-		j.link.setProblem(err.Error())
-		return
-	case row == nil: // it counted as lost, and its row's reply is kept again
-		j.purges.add(at, nil)
-		return
+		s.link.setProblem(err.Error())
+		return nil
 	}
-	j.link.setProblem("")
-	j.purges.add(at, row)
-	row.journal.entry, row.journal.stored = 0, true
-	if j.unkept.has(row) {
-		j.unkept.settle(row)
-		j.lane.keptNow(row)
+	if s.purges.add(at, row); row != nil {
+		s.link.setProblem("")
+		row.journal.entry, row.journal.stored = 0, true
 	}
+	return row
 }

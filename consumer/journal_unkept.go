@@ -1,11 +1,12 @@
 package consumer
 
 import (
-	"iter"
 	"slices"
 	"time"
 
+	"github.com/llm-stage/stage/auditlog"
 	"github.com/llm-stage/stage/consumer/streams"
+	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -29,9 +30,16 @@ const (
 	journalStuckMost   = 250 * time.Millisecond
 )
 
-// unkept are the replies that must be kept and are not yet: each waits for its time, for
-// its events, or for the answer to its entry.
+// unkept are the replies of this term that must be kept and are not yet: each waits for
+// its time, for its events, or for the answer to its entry.
 type unkept struct {
+	link    *journalLink
+	earlier *earlierTerms
+	window  *window
+	lane    *laneRows // parks rows whose replies are kept
+	bodies  *bodies   // store the bodies that are larger than an entry
+	sent    sentEntries
+
 	rows      []*Row // in no order; some may be settled since
 	count     int    // of rows that are not settled
 	next      time.Time
@@ -40,9 +48,26 @@ type unkept struct {
 	groupTime streams.Cost // of an append of results, however many
 }
 
-// add registers a row whose reply must be kept at some time. It may be registered
-// already.
+// mustKeep reports whether a reply must be kept at all: only if it was paid for in this
+// process.
+func mustKeep(r *Reply) bool {
+	return r.RequestHash != "" && r.Event.Source != auditlog.SourceJournal
+}
+
+// onlyInMemory reports whether a reply to a row, or to an element of it, is paid for and
+// not known to be in the journal: it waits, the journal is full, or it has no entry that
+// would be large enough.
+func onlyInMemory(row *Row) bool {
+	missing := func(r *Row) bool { return r.answered && mustKeep(r.reply) && !r.journal.stored }
+	return missing(row) || slices.ContainsFunc(row.answeredItems(), missing)
+}
+
+// add registers an answered row whose reply is kept at some time, if it must be kept at
+// all. It may be registered already.
 func (u *unkept) add(row *Row, now, at time.Time) {
+	if !u.link.cfg.Journal || !mustKeep(row.reply) {
+		return
+	}
 	row.journal.answeredAt, row.journal.keepAt = now, at
 	if !u.has(row) {
 		row.journal.keep = u
@@ -52,57 +77,10 @@ func (u *unkept) add(row *Row, now, at time.Time) {
 	u.next = soonest(u.next, at)
 }
 
-// settle notes that a row need not be kept any more: it is, or is emitted, or never can
-// be.
-func (u *unkept) settle(row *Row) {
-	if u.has(row) {
-		row.journal.keep = nil
-		u.count--
-	}
-}
-
-// has reports whether a row must be kept and is not yet.
-func (u *unkept) has(row *Row) bool { return row.journal.keep == u }
-
-// sweep drops settled rows once they are more than the others. Without it, rows that are
-// emitted would stay in memory until the time of a later row has come, which may be
-// an hour.
-func (u *unkept) sweep() {
-	if len(u.rows) > 2*u.count+64 {
-		u.rows = slices.DeleteFunc(u.rows, func(row *Row) bool { return !u.has(row) })
-	}
-}
-
-// waiting yields the rows that must be kept and are not yet.
-func (u *unkept) waiting() iter.Seq[*Row] {
-	return func(yield func(*Row) bool) {
-		for _, row := range u.rows {
-			if u.has(row) && !yield(row) {
-				return
-			}
-		}
-	}
-}
-
-// stuck is how long a reply whose turn has come may wait for the streams.
-func (u *unkept) stuck() time.Duration {
-	return min(max(journalStuck, journalStuckGroups*time.Duration(u.groupTime)), journalStuckMost)
-}
-
 // wait registers an answered row. Once it has waited long enough for its turn, its reply
 // is kept.
-func (j *journal) wait(row *Row, now time.Time) {
-	if j.link.c.cfg.Journal && mustKeep(row.reply) {
-		j.unkept.add(row, now, now.Add(j.link.c.cfg.JournalAfter))
-	}
-}
-
-// lacks reports whether a reply to a row, or to an element of it, is paid for and not
-// known to be in the journal: it waits, the journal is full, or it has no entry that would
-// be large enough.
-func (j *journal) lacks(row *Row) bool {
-	missing := func(r *Row) bool { return r.answered && mustKeep(r.reply) && !r.journal.stored }
-	return missing(row) || slices.ContainsFunc(row.answeredItems(), missing)
+func (u *unkept) wait(row *Row, now time.Time) {
+	u.add(row, now, now.Add(u.link.cfg.JournalAfter))
 }
 
 // waitOf registers the replies that are in memory from an earlier term, or come from a
@@ -113,38 +91,68 @@ func (j *journal) lacks(row *Row) bool {
 //	A call from before ends. Its row is far behind in the order, and A has not taken it
 //	again yet.
 //	A is stopped, and hands over. B takes the row, and pays for it again.
-func (j *journal) waitOf(row *Row, now time.Time) {
+func (u *unkept) waitOf(row *Row, now time.Time) {
 	for _, item := range row.answeredItems() {
 		item.forgetJournal()
-		j.wait(item, now)
+		u.wait(item, now)
 	}
 	if row.answered {
 		row.forgetJournal()
-		j.wait(row, now)
+		u.wait(row, now)
 	}
 }
 
-// waitNow registers an answered row whose reply must be kept at once.
-func (j *journal) waitNow(row *Row, now time.Time) {
-	if j.link.c.cfg.Journal && mustKeep(row.reply) {
-		j.unkept.add(row, now, now)
+// settle notes that a row need not be kept any more: it is kept, or emitted, or it never
+// can be kept.
+func (u *unkept) settle(row *Row) {
+	if u.has(row) {
+		row.journal.keep = nil
+		u.count--
 	}
 }
 
-// keepDue looks through the replies that wait, and returns when to look again. One look
+// has reports whether a row must be kept and is not yet.
+func (u *unkept) has(row *Row) bool { return row.journal.keep == u }
+
+// hurry has the reply to a row offered at once, if it must still be kept.
+func (u *unkept) hurry(row *Row, now time.Time) {
+	if u.has(row) {
+		row.journal.keepAt, u.next = now, now
+	}
+}
+
+// emitted settles the rows of a group whose results are stored. It drops the settled ones
+// once they are more than the others. Without that, they would stay in memory until the
+// time of a later row has come, which may be an hour.
+func (u *unkept) emitted(e emitted) {
+	u.groupTime.Add(e.at.Sub(e.began))
+	for _, row := range e.rows {
+		u.settle(row)
+		for item := range row.eachItem() {
+			u.settle(item)
+		}
+	}
+	if len(u.rows) > 2*u.count+64 {
+		u.rows = slices.DeleteFunc(u.rows, func(row *Row) bool { return !u.has(row) })
+	}
+}
+
+// step looks through the replies that wait, and returns when to look again. One look
 // covers them all, so that no row needs a timer; and most rows are emitted by then, so a
 // look costs next to nothing.
-func (j *journal) keepDue(now time.Time) (next time.Time) {
-	u := &j.unkept
+//
+// A row may be registered during the look: one that can't be kept leaves the lane at once,
+// and is added again.
+func (u *unkept) step(now time.Time) (next time.Time) {
 	if u.next.IsZero() || now.Before(u.next) {
 		return u.next
 	}
 	u.next, u.blocked = time.Time{}, false
 	rows := u.rows
-	u.rows = nil // a row that can't be kept leaves the lane at once, and is added again
+	u.rows = nil
 	rows = slices.DeleteFunc(rows, func(row *Row) bool {
 		if u.has(row) && !now.Before(row.journal.keepAt) {
-			j.offer(row, now)
+			u.offer(row, now)
 		}
 		if u.has(row) {
 			u.next = soonest(u.next, row.journal.keepAt)
@@ -163,47 +171,62 @@ func (j *journal) keepDue(now time.Time) (next time.Time) {
 }
 
 // offer keeps a row whose time has come, unless it has to wait or there is no need.
-func (j *journal) offer(row *Row, now time.Time) {
-	stuckAt, flushing := row.journal.answeredAt.Add(j.unkept.stuck()), !j.unkept.flushBy.IsZero()
+func (u *unkept) offer(row *Row, now time.Time) {
+	stuck := min(max(journalStuck, journalStuckGroups*time.Duration(u.groupTime)), journalStuckMost)
+	stuckAt, flushing := row.journal.answeredAt.Add(stuck), !u.flushBy.IsZero()
 	switch {
-	case row.journal.storedBefore && j.earlier.has(row):
-		j.unkept.settle(row)
+	case row.journal.storedBefore && u.earlier.has(row):
+		u.settle(row)
 		row.journal.stored = true
-		j.lane.keptNow(row)
-	case !flushing && j.link.c.cfg.JournalAfter > 0 && now.Before(stuckAt) && j.window.itsTurn(row):
+		u.lane.keptNow(row)
+	case !flushing && u.link.cfg.JournalAfter > 0 && now.Before(stuckAt) && u.window.itsTurn(row):
 		row.journal.keepAt = stuckAt // nothing but the streams is in its way
-	case j.earlier.waiting || row.unstored.Load() > 0:
+	case u.earlier.waiting || row.unstored.Load() > 0:
 		row.journal.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
-	case j.sent.full(now):
-		j.unkept.blocked = true
+	case u.sent.full(now):
+		u.blocked = true
+	case u.sent.send(row, now), u.bodies.stowForJournal(row, now): // it, or its body, is on its way
 	default:
-		j.keep(row, now)
+		u.settle(row) // it never can be kept
+		u.lane.keptNow(row)
 	}
 }
 
-// lossy is how many replies a crash would lose that the journal should keep; 0 while it
-// is not used.
-func (j *journal) lossy() int {
-	if j.link.problem != "" {
+// received takes the answer to an entry. Its row may be emitted since the entry was sent.
+// While a row waits for other entries, the next look is due at once when there is room for
+// a good many, and not for each: a look goes through all replies that wait.
+func (u *unkept) received(answer *nats.Msg, number string, now time.Time) {
+	row := u.sent.received(answer, number, now)
+	if u.blocked && u.sent.hasRoom() {
+		u.next = now
+	}
+	if row != nil && u.has(row) {
+		u.settle(row)
+		u.lane.keptNow(row)
+	}
+}
+
+// lossy is how many replies a crash would lose that the journal should keep. It is 0 while
+// the journal is not used.
+func (u *unkept) lossy() int {
+	if u.link.problem != "" {
 		return 0
 	}
-	return j.unkept.count
+	return u.count
 }
 
 // flushed reports whether every reply that waits is kept, so that the partition may be
 // handed over. The first call sends them off; it does not wait longer than a request may
 // take.
-func (j *journal) flushed(now time.Time) bool {
-	u := &j.unkept
+func (u *unkept) flushed(now time.Time) bool {
 	if u.flushBy.IsZero() {
 		u.flushBy = now.Add(streams.RequestTimeout)
-		for row := range u.waiting() {
+		for _, row := range u.rows {
 			if row.journal.entry == 0 {
-				row.journal.keepAt = now
+				u.hurry(row, now)
 			}
 		}
-		u.next = now
-		j.keepDue(now)
+		u.step(now)
 	}
 	return u.count == 0 || now.After(u.flushBy)
 }

@@ -62,7 +62,8 @@ type laneRows struct {
 	c       *Consumer
 	lane    Lane
 	window  *window
-	journal *journal
+	earlier *earlierTerms
+	unkept  *unkept
 	in      *intake
 	returns *returns
 	// complete takes an answered row that stays in the window, see [term.complete].
@@ -131,7 +132,8 @@ func newLaneRows(t *term) *laneRows {
 		return nil
 	}
 	return &laneRows{
-		c: t.c, lane: t.c.cfg.Lane, window: t.window, journal: t.journal, in: &t.in, complete: t.complete,
+		c: t.c, lane: t.c.cfg.Lane, window: t.window, in: &t.in, complete: t.complete,
+		earlier: &t.journal.earlier, unkept: &t.journal.unkept,
 		desk:  laneDesk{signal: make(chan struct{}, 1)},
 		early: make(map[uint64]recall), stashed: make(map[uint64]*Row),
 	}
@@ -160,7 +162,7 @@ func (l *laneRows) parkStarted(row *Row) bool {
 	if l == nil || row.term.back {
 		return false
 	}
-	if l.journal.earlier.has(row) {
+	if l.earlier.has(row) {
 		row.journal.stored = true
 		l.park(row, true)
 		return true
@@ -208,8 +210,9 @@ func (l *laneRows) takes(row *Row) bool {
 	case row.journal.stored, row.reply.RequestHash == "": // it is in the journal, or cost nothing
 		l.park(row, true)
 	default:
+		now := time.Now()
 		l.stashed[row.Seq] = row
-		l.journal.waitNow(row, time.Now())
+		l.unkept.add(row, now, now)
 	}
 	return true
 }
@@ -248,7 +251,7 @@ func (l *laneRows) unstashDue(stopping bool) {
 // unstash completes a row that is not parked after all.
 func (l *laneRows) unstash(row *Row) {
 	delete(l.stashed, row.Seq)
-	l.journal.unkept.settle(row)
+	l.unkept.settle(row)
 	l.complete(row)
 }
 

@@ -362,7 +362,7 @@ func (t *term) collect() {
 		case !t.window.has(row):
 			t.c.carried.answered(row)
 			if t.c.carried.has(row) {
-				t.journal.waitOf(row, time.Now())
+				t.journal.unkept.waitOf(row, time.Now())
 			}
 		case row.reply.Parked:
 			t.lane.park(row, false)
@@ -381,13 +381,13 @@ func (t *term) collect() {
 }
 
 // itemAnswered takes the reply to an element. Where its row is not open, it counts in the
-// window once the row is taken again, see also [journal.waitOf].
+// window once the row is taken again, see also [unkept.waitOf].
 func (t *term) itemAnswered(item *Row) {
 	item.answered = true
 	row := item.element.parent
 	if !t.window.has(row) {
 		if t.c.carried.has(row) {
-			t.journal.waitOf(row, time.Now())
+			t.journal.unkept.waitOf(row, time.Now())
 		}
 		return
 	}
@@ -396,7 +396,7 @@ func (t *term) itemAnswered(item *Row) {
 	if !row.term.done {
 		t.window.grow(row.Seq, bytes)
 	}
-	t.journal.wait(item, time.Now())
+	t.journal.unkept.wait(item, time.Now())
 	t.c.at("element answered")
 }
 
@@ -432,7 +432,7 @@ func (t *term) complete(row *Row) {
 		t.bodies.stowResult(row)
 	}
 	t.window.lead(t.c.order.key(row))
-	t.journal.wait(row, now)
+	t.journal.unkept.wait(row, now)
 	t.c.at("answered")
 }
 
@@ -483,8 +483,7 @@ func (t *term) emitted(e emitted) error {
 			o.RowEmitted(t.c.cfg.Partition, row.reply.Failed, e.at.Sub(row.Taken), waited)
 		}
 	}
-	t.journal.unkept.groupTime.Add(e.at.Sub(e.began))
-	t.journal.emitted(e.rows)
+	t.journal.emitted(e)
 	t.bodies.removeUnnamed(e.rows)
 	t.c.at("acked")
 	t.c.setStatus(func(s *Status) {

@@ -100,9 +100,9 @@ func (c *Consumer) newTerm(
 		own:  ownership{c: c, end: end, checked: now},
 	}
 	t.journal = newJournal(t, kept)
-	t.bodies = bodies{transfers: transfers{c: c}, window: t.window, journal: t.journal}
+	t.bodies = bodies{transfers: transfers{c: c}, window: t.window, unkept: &t.journal.unkept}
 	t.lane = newLaneRows(t)
-	t.journal.lane = t.lane
+	t.journal.unkept.lane = t.lane
 	return t
 }
 
@@ -185,7 +185,7 @@ func (t *term) readAhead(ctx, soft context.Context, lost <-chan nats.Status) (
 func (t *term) open(ctx context.Context, results jetstream.StreamConfig) {
 	t.journal.open(time.Now())
 	for _, row := range t.c.carried.rows {
-		t.journal.waitOf(row, time.Now())
+		t.journal.unkept.waitOf(row, time.Now())
 	}
 	t.out.open(ctx, newEmitter(t.c, t.owner, t.own.end, results))
 	t.bodies.open(ctx)

@@ -103,7 +103,7 @@ func (t *term) run(soft, hard context.Context, lost <-chan nats.Status) error {
 		t.own.beat(now)
 		t.pause()
 		t.acks.step(now)
-		if t.stopping && t.drained() && t.journal.flushed(now) && t.bodies.tidied(now) {
+		if t.stopping && t.drained() && t.journal.unkept.flushed(now) && t.bodies.tidied(now) {
 			return t.finish(soft, hard)
 		}
 		next, err := t.step(hard, now)
@@ -255,7 +255,7 @@ func (t *term) lookAtDurable(ctx context.Context, now time.Time) error {
 
 // countReplies reports to the mailbox how many replies a crash would lose.
 func (t *term) countReplies() {
-	t.c.resumeIf(t.c.mail.count(t.collected, t.journal.lossy()))
+	t.c.resumeIf(t.c.mail.count(t.collected, t.journal.unkept.lossy()))
 	t.collected = 0
 }
 
