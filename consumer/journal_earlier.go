@@ -57,8 +57,9 @@ func (e *earlierTerms) ask(now time.Time) {
 }
 
 // received reads an answer to ask, and reports whether it completes the subjects. An
-// answer has 100,000 subjects at most, sorted. A second answer to a request that was
-// repeated is about subjects that were read, and is ignored.
+// answer has 100,000 subjects at most, sorted. A request that was repeated may be answered
+// twice. The second answer is ignored, unless it has the first subjects: it begins the
+// reading again.
 //
 // Where subjects were removed between two answers, all are read again:
 //

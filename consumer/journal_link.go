@@ -10,9 +10,9 @@ import (
 
 // journalLink carries what a term sends to the stream of the journal, and what comes back:
 // the answers to entries and to requests about the stream. Nothing waits for an answer. It
-// comes on the channel, with a topic that says which part of the journal it is for. An
-// answer may get lost, so each part repeats what it has sent. The link also knows whether
-// the journal is used at the moment.
+// comes on the channel, with a topic that says which part of the journal it is for. It may
+// get lost, so a part that needs an answer repeats what it has sent. The link also knows
+// whether the journal is used at the moment.
 type journalLink struct {
 	*keptStream
 	c *Consumer
@@ -33,8 +33,8 @@ const (
 	topicGet      = "get"   // then the row and the element
 )
 
-// open subscribes to the answers, and reports whether it could. So many answers may come
-// at once.
+// open subscribes to the answers, as many as may come at once, and reports whether it
+// could.
 func (l *journalLink) open(answers int) bool {
 	l.inbox, l.answers = l.nc.NewInbox(), make(chan *nats.Msg, answers)
 	var err error
