@@ -1,63 +1,42 @@
 package fleet
 
-import "time"
+import (
+	"time"
 
-// isolate returns to the member's own law, at what the plan gave it at last.
-func (m *Member) isolate(now time.Time, sec float64) {
-	if !m.alone {
-		m.alone, m.since, m.cap = true, sec, 0
-		m.remember()
-		if m.had > 0 {
-			m.cap = m.had
-			m.own.Resume(now, m.cap)
-		} else if m.begun() {
-			m.own.Restart(now)
-		}
-	}
-	limit := float64(m.cfg.Limits.RPM)
-	if m.plan != nil {
-		limit = least(limit, float64(m.plan.RPM))
-	}
-	limit *= m.shareOr(1) / 60
-	if m.cap > 0 {
-		limit = least(limit, m.cap*capGrowth(sec-m.since))
-	}
-	m.own.Limit(limit)
+	"github.com/llm-stage/stage/aimd"
+)
+
+// capSec is how long a member that is alone keeps to its last rate. Then it may have
+// twice as much, and again each capNextSec.
+const capSec, capNextSec = 60.0, 30.0
+
+// ownLaw is the law by which a member goes while it is alone. It begins at the rate that
+// a plan gave the member at last, and exceeds that rate only with time: the others, if
+// there are any, use the rest.
+type ownLaw struct {
+	law   *aimd.Adaptive
+	inUse bool    // the member is alone
+	since float64 // when it was last begun
+	cap   float64 // the rate that it began at, in calls per second; 0 means none was known
+	had   float64 // the rate of the last plan before the present one that gave the member any; 0 means none did
 }
 
-// remember notes how many calls per second the present plan gives the member, if it has
-// any to give.
-func (m *Member) remember() {
-	if rate := m.share * m.rate(); rate > 0 && m.place != nil && !m.turns.guard.doubts {
-		m.had = rate
+// begin has the member go by its own law.
+func (o *ownLaw) begin(now time.Time, sec float64) {
+	o.inUse, o.since, o.cap = true, sec, o.had
+	if o.cap > 0 {
+		o.law.Resume(now, o.cap)
+	} else if s := o.law.Stats(); s.Successes+s.CapacityRetries > 0 {
+		o.law.Restart(now)
 	}
 }
 
-// rate returns the rate of the plan, or 0 without a plan.
-func (m *Member) rate() float64 {
-	if m.plan == nil {
-		return 0
-	}
-	return m.plan.Rate
-}
-
-// begun reports whether the own law has ever been used.
-func (m *Member) begun() bool { return m.own.Stats().Successes+m.own.Stats().CapacityRetries > 0 }
-
-// least returns the lower of two limits, where 0 means no limit: least(0, 5) is 5.
-func least(a, b float64) float64 {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
-}
-
-// capGrowth returns how many times its last share a member may have that has been alone
-// for so long.
-func capGrowth(sec float64) float64 {
+// bound keeps the rate within a limit, in calls per second, where 0 means no limit, and
+// within the cap, which grows with the time that the member has been alone.
+func (o *ownLaw) bound(limit, sec float64) {
 	growth := 1.0
-	for next := capSec; sec >= next && growth < 1e6; next += capNextSec {
+	for next := capSec; sec-o.since >= next && growth < 1e6; next += capNextSec {
 		growth *= 2
 	}
-	return growth
+	o.law.Limit(least(limit, o.cap*growth))
 }

@@ -35,29 +35,8 @@ const (
 	// without it.
 	silentSec = 2.0
 	silent    = time.Duration(silentSec * float64(time.Second))
-	// reportSec is the time between two reports. A refusal that is news goes at once, but
-	// for hastySec.
-	reportSec = 0.5
-	// doubtSec is how long a leader may be silent before a member asks for its plan,
-	// askSec how long until it asks again.
-	doubtSec = 0.9
-	askSec   = 0.25
-	aloneSec = 0.5 // the same while it is alone
-	// claimSec is how long a leader may be silent before the first of the members leads;
-	// each next one waits by rankSec longer, so that a leader is replaced by one and not
-	// by all.
-	claimSec = 1.25
-	rankSec  = 0.04
-	ranksMax = 15
-	// answerSec is how long a member that hears itself waits for the answer of a leader,
-	// when it has none.
-	answerSec = 0.35
-	spreadSec = 0.3
 	// joinSec is how long a new member waits for a connection before it begins alone.
 	joinSec = 1.1
-	// capSec is how long a member that is alone keeps to its last share; then it may have
-	// twice as much, and again each capNextSec.
-	capSec, capNextSec = 60.0, 30.0
 
 	tickLeader = 20 * time.Millisecond
 	tickMember = 100 * time.Millisecond
@@ -88,9 +67,22 @@ type Config struct {
 
 // Limits are configured for the whole fleet; 0 means no limit.
 type Limits struct {
-	RPM         int // calls a minute
-	TPM         int // tokens a minute
-	Concurrency int // calls in flight
+	RPM         int `json:"rpm,omitempty"`         // calls a minute
+	TPM         int `json:"tpm,omitempty"`         // tokens a minute
+	Concurrency int `json:"concurrency,omitempty"` // calls in flight
+}
+
+// lower returns the lower of each of two limits.
+func (l Limits) lower(other Limits) Limits {
+	return Limits{least(l.RPM, other.RPM), least(l.TPM, other.TPM), least(l.Concurrency, other.Concurrency)}
+}
+
+// least returns the lower of two limits, where 0 means no limit: least(0, 5) is 5.
+func least[N int | float64](a, b N) N {
+	if b > 0 && (a == 0 || b < a) {
+		return b
+	}
+	return a
 }
 
 // Mode is a member's part in its fleet.
@@ -122,38 +114,20 @@ type State struct {
 // not safe for concurrent use. Instants must not go back.
 type Member struct {
 	cfg   Config
-	begin time.Time
-	own   *aimd.Adaptive // while it is alone
+	begin time.Time // the first instant that it was given
 
-	// What it knows of the leader.
-	plan   *plan
-	heard  float64 // when a plan was last heard
-	placed float64 // when one last had a place for it, or it first heard one
-	delays delays
-	place  *place
-	share  float64 // the last one that it had; 0 means that none ever
-	ring   uint64  // version of place, or 0
-	places []place // of that version
-
-	lead   *leader // nil while it does not lead
-	echo   float64 // when it last heard a message of its own
-	alone  bool    // it goes by its own law
-	since  float64 // when that began
-	cap    float64 // the rate that it kept to when that began, or 0
-	had    float64 // calls per second by the plan before the present one; 0 means that no plan gave it any
-	ranked float64 // a wait of its own, so that not all claim at once
-
-	asked    float64 // the last hello
-	answered float64 // when it first heard the echo of a hello since it heard a plan; none: not yet
-	ticked   float64
-	answer   bool   // the leader must send a plan with places
-	last     []byte // the last plan of one that leads no more, to be sent, or nil
+	view     view
+	election election
+	lead     *leader // nil while it does not lead
+	parting  []byte  // its last plan, to be sent when it no longer leads, or nil
+	own      ownLaw
 
 	turns  turns
 	report reporting
-	stats  aimd.Stats
+	peak   time.Duration // the longest delay that Stats has returned
 }
 
+// none stands for an instant that has not come, in seconds.
 const none = -1.0
 
 // New returns a member that has not begun, or an error about cfg. Call Tick at once.
@@ -174,7 +148,7 @@ func New(cfg Config) (*Member, error) {
 	}
 	own.Share(true) // while it is alone the others most likely are, too
 	return &Member{
-		cfg: cfg, own: own, heard: none, echo: none, asked: none, answered: none, ranked: spread(cfg.ID),
+		cfg: cfg, view: view{id: cfg.ID}, election: election{spread: spread(cfg.ID), asked: none, answered: none}, own: ownLaw{law: own},
 		turns: turns{flying: map[uint64]flight{}}, report: reporting{at: none},
 	}, nil
 }
@@ -200,33 +174,31 @@ func (m *Member) sec(now time.Time) float64 {
 // true.
 func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	sec := m.sec(now)
-	asleep := sec-m.ticked > claimSec
 	m.resign(sec)
-	m.ticked = sec
-	if asleep {
-		m.answered = none // it listens before it claims anything
+	if m.election.slept(sec) {
+		m.election.answered = none // it listens before it claims anything
 	}
-	if m.lead == nil && m.mayClaim(sec) {
+	m.election.ticked = sec
+	if m.lead == nil && m.election.mayClaim(sec, &m.view, m.own.inUse) {
 		m.claim(now, sec)
 	}
 	if m.lead != nil {
 		return m.tickLead(now, sec), now.Add(tickLeader)
 	}
-	if m.last != nil {
-		out, m.last = append(out, m.last), nil
+	if m.parting != nil {
+		out, m.parting = append(out, m.parting), nil
 	}
-	if m.plan == nil && sec >= joinSec || m.plan != nil && sec-min(m.heard, m.placed) >= silentSec {
+	v := &m.view
+	if v.plan == nil && sec >= joinSec || v.plan != nil && sec-min(v.heard, v.placed) >= silentSec {
 		m.isolate(now, sec)
 	}
-	lost := m.plan != nil && m.plan.Ring != m.ring // the plan with the places
-	if (lost || m.silence(sec) >= doubtSec) && (m.asked == none || sec-m.asked >= m.patience()) {
-		m.asked = sec
-		out = append(out, encode(hello{Hello: 1, ID: m.cfg.ID, Ring: m.ring}))
+	if (v.outdated() || v.silence(sec) >= doubtSec) && m.election.ask(sec, m.own.inUse) {
+		out = append(out, encode(hello{Hello: 1, ID: m.cfg.ID, Ring: v.ring}))
 	}
-	if m.plan != nil && m.silence(sec) < silentSec && m.report.due(m, sec) {
+	if v.plan != nil && v.silence(sec) < silentSec && m.report.due(sec) {
 		out = append(out, encode(m.makeReport(sec)))
 	}
-	if m.report.urgent && !m.alone {
+	if m.report.urgent && !m.own.inUse {
 		return out, now.Add(time.Duration(hastySec * float64(time.Second)))
 	}
 	return out, now.Add(tickMember)
@@ -235,86 +207,61 @@ func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 // resign ends the lead of a member that has slept, or has not heard itself: others have
 // not heard it for so long that one of them leads by now, or nobody can.
 func (m *Member) resign(sec float64) {
-	if m.lead != nil && (sec-m.ticked > claimSec || sec-m.echo > claimSec) {
+	if m.lead != nil && (m.election.slept(sec) || sec-m.election.echo > claimSec) {
 		m.lead = nil
-		m.heard = min(m.heard, m.echo)
+		m.view.heard = min(m.view.heard, m.election.echo)
 	}
 }
 
-// patience returns how long to wait before it asks for a leader again.
-func (m *Member) patience() float64 {
-	if m.alone {
-		return aloneSec
+// isolate has the member go by its own law, at the rate that a plan gave it at last.
+func (m *Member) isolate(now time.Time, sec float64) {
+	if !m.own.inUse {
+		m.remember()
+		m.own.begin(now, sec)
 	}
-	return askSec
+	m.own.bound(float64(m.limits().RPM)*(m.view.portion()/60), sec)
 }
 
-// silence returns for how long no leader has been heard; since ever: long.
-func (m *Member) silence(sec float64) float64 {
-	if m.plan == nil {
-		return silentSec
+// remember notes how many calls per second the present plan gives the member, for the
+// case that it has to go by its own law. A plan that it doubts does not count.
+func (m *Member) remember() {
+	if rate := m.view.rate(); rate > 0 && !m.turns.guard.doubts {
+		m.own.had = rate
 	}
-	return sec - m.heard
 }
 
-// mayClaim reports whether it is this member's turn to lead: it is connected, as it has
-// heard itself ask, and a leader would have answered.
-func (m *Member) mayClaim(sec float64) bool {
-	if m.answered == none {
-		return false
-	}
-	if m.plan == nil || m.alone {
-		return sec-m.answered >= answerSec+spreadSec*m.ranked
-	}
-	return m.silence(sec) >= claimSec+rankSec*m.rank() && sec-m.answered >= hastySec
-}
-
-// rank returns how many of the last plan's members lead rather than this one when their
-// leader has gone.
-func (m *Member) rank() float64 {
-	rank := 0.0
-	for _, p := range m.places {
-		if p.ID == m.cfg.ID {
-			return min(rank, ranksMax+m.ranked*ranksMax/2)
-		}
-		if p.ID != m.plan.Leader {
-			rank++
-		}
-	}
-	return ranksMax * (1 + m.ranked)
+// makeReport returns the report that goes now.
+func (m *Member) makeReport(sec float64) report {
+	r := m.report.next(sec)
+	r.ID, r.Weight, r.Ring, r.InFlight, r.Pool = m.cfg.ID, m.cfg.Weight, m.view.ring, len(m.turns.flying), m.cfg.Law.PoolSize
+	r.Limits = m.cfg.Limits
+	return r
 }
 
 // claim makes the member the leader of a new term.
 func (m *Member) claim(now time.Time, sec float64) {
-	age := 0.0
-	if m.plan != nil {
-		age = m.age(sec)
-	}
-	lead, err := newLeader(now, m.cfg.ID, m.cfg.Law, m.plan, m.places, age)
+	lead, err := newLeader(now, sec, m.cfg.Law, &m.view)
 	if err != nil {
 		panic(err) // New has checked the settings
 	}
-	m.lead, m.echo, m.answered = lead, sec, none
+	m.lead, m.election.echo, m.election.answered = lead, sec, none
 }
 
 // tickLead is Tick for the leader.
 func (m *Member) tickLead(now time.Time, sec float64) (out [][]byte) {
 	l := m.lead
 	l.advance(now)
-	if l.last == nil || m.report.due(m, sec) {
+	if l.last == nil || m.report.due(sec) {
 		r := m.makeReport(sec)
 		l.hear(now, &r)
 	}
-	p := l.next(now, sec, m.answer)
+	p := l.next(now, sec)
 	if p == nil {
 		return nil
 	}
-	if p.Places != nil {
-		m.answer = false
-	}
 	out = append(out, encode(p))
-	if p.Ring != m.ring {
-		p.Places = slices.Clone(l.places)
+	if p.Ring != m.view.ring {
+		p.Places = slices.Clone(l.roster.places)
 	}
 	m.adopt(p, sec)
 	return out
@@ -327,7 +274,7 @@ func (m *Member) Hear(now time.Time, body []byte) error {
 	if err != nil {
 		return err
 	}
-	if sec-m.ticked > claimSec {
+	if m.election.slept(sec) {
 		m.resign(sec) // it need not count the turns of hours
 	}
 	switch msg := msg.(type) {
@@ -340,80 +287,53 @@ func (m *Member) Hear(now time.Time, body []byte) error {
 	case *hello:
 		switch {
 		case msg.ID == m.cfg.ID:
-			m.echo = sec
-			if m.answered == none {
-				m.answered = sec
+			m.election.echo = sec
+			if m.election.answered == none {
+				m.election.answered = sec
 			}
 		case m.lead != nil:
-			m.answer = true
+			m.lead.asked = true
 		}
 	}
 	return nil
 }
 
+// hearPlan takes a plan, and goes by it unless it is no news or another leader's counts.
 func (m *Member) hearPlan(now time.Time, sec float64, p *plan) {
+	v := &m.view
 	switch {
 	case p.Leader == m.cfg.ID:
-		m.echo = sec
-	case m.plan != nil && p.Term > m.plan.Term+termLeap:
+		m.election.echo = sec
+	case v.plan != nil && p.Term > v.plan.Term+termLeap: // a lie
 	case m.lead != nil && !p.beats(m.lead.term, m.cfg.ID):
 		m.lead.meet(now, p)
-	case m.plan != nil && m.lead == nil && sec-m.heard < claimSec && !p.beats(m.plan.Term, m.plan.Leader) && !m.follows(p):
-	case m.plan != nil && m.follows(p) && (p.Seq <= m.plan.Seq || sec-p.Sent > m.delays.least()+silentSec): // doubled, overtaken, or late
+	case v.plan != nil && m.lead == nil && sec-v.heard < claimSec && !p.beats(v.plan.Term, v.plan.Leader) && !v.follows(p): // the present leader counts
+	case v.plan != nil && v.follows(p) && (p.Seq <= v.plan.Seq || sec-p.Sent > v.delays.least()+silentSec): // doubled, overtaken, or late
 	default:
 		if m.lead != nil { // the other may not know yet what this one has learned
 			m.lead.advance(now)
-			m.last = encode(m.lead.plan(now, sec, false))
+			m.parting = encode(m.lead.plan(now, sec, false))
 			m.lead = nil
 		}
 		m.adopt(p, sec)
 	}
 }
 
-// follows reports whether p is of the leader that the member follows.
-func (m *Member) follows(p *plan) bool { return p.Leader == m.plan.Leader && p.Term == m.plan.Term }
-
 // adopt goes by a new plan from now on.
 func (m *Member) adopt(p *plan, sec float64) {
-	if m.plan == nil {
-		m.placed = sec
-	}
 	m.remember()
-	if m.plan == nil || !m.follows(p) {
-		m.delays, m.place, m.ring = delays{}, nil, 0 // places of one leader mean nothing in the turns of another
-	}
-	m.delays.add(sec - p.Sent)
-	m.plan, m.heard, m.answered = p, sec, none
-	if p.Places != nil && p.Ring != m.ring {
-		old := m.place
-		m.ring, m.places, m.place = p.Ring, p.Places, nil
-		for i := range p.Places {
-			if own := p.Places[i]; own.ID == m.cfg.ID {
-				m.place = &own
-			}
-		}
-		m.turns.move(old, m.place, p)
-		if m.place != nil {
-			m.share = float64(m.place.Share)
-		}
-	}
-	if m.place != nil {
-		m.placed = sec
-	}
-	if m.place == nil || p.Ring != m.ring {
+	v := &m.view
+	old := v.take(p, sec)
+	m.turns.move(old, v.place, p.Turns)
+	m.election.answered = none
+	if v.place == nil || v.outdated() {
 		m.report.urgent = true // so that the leader learns who it is
 	}
-	if m.alone && m.place != nil {
-		m.alone = false
-		m.turns.taken = whole(m.position(sec))
-	}
-	if p.Bye {
-		m.heard = sec - claimSec
+	if m.own.inUse && v.place != nil {
+		m.own.inUse = false
+		m.turns.taken = whole(v.position(sec))
 	}
 }
-
-// age returns for how long the plan has been sent.
-func (m *Member) age(sec float64) float64 { return max(0, sec-m.delays.least()-m.plan.Sent) }
 
 // Leave returns the messages that tell the others that the member is leaving.
 func (m *Member) Leave(now time.Time) [][]byte {
@@ -423,12 +343,10 @@ func (m *Member) Leave(now time.Time) [][]byte {
 	r.Bye = true
 	out := [][]byte{encode(r)}
 	if m.lead != nil { // the others need not wait for its silence
-		l := m.lead
-		l.advance(now)
-		p := l.plan(now, sec, true)
+		m.lead.advance(now)
+		p := m.lead.plan(now, sec, true)
 		p.Bye = true
-		out = append(out, encode(p))
-		m.lead = nil
+		out, m.lead = append(out, encode(p)), nil
 	}
 	return out
 }
@@ -442,46 +360,19 @@ func (m *Member) Urgent() bool { return m.report.urgent }
 
 // State returns the member's present part in its fleet.
 func (m *Member) State() State {
-	s := State{Mode: Alone, Members: 1, Share: m.shareOr(1)}
+	s := State{Mode: Alone, Members: 1, Share: m.view.portion()}
+	p := m.view.plan
 	switch {
-	case m.lead != nil && m.plan != nil:
+	case m.lead != nil && p != nil:
 		s.Mode = Lead
-	case m.plan != nil && !m.alone && m.share > 0: // before it has a place it is in no plan
+	case p != nil && !m.own.inUse && m.view.share > 0: // before it has a place it is in no plan
 		s.Mode = Follow
 	default:
-		if d := m.own.Stats().CurrentDelay; d > 0 {
+		if d := m.own.law.Stats().CurrentDelay; d > 0 {
 			s.Rate = float64(time.Second) / float64(d)
 		}
 		return s
 	}
-	s.Leader, s.Members, s.Rate, s.Term = m.plan.Leader, m.plan.Count, m.plan.Rate, m.plan.Term
+	s.Leader, s.Members, s.Rate, s.Term = p.Leader, p.Count, p.Rate, p.Term
 	return s
-}
-
-// shareOr returns the member's share of the whole, or the default where it never had any.
-func (m *Member) shareOr(otherwise float64) float64 {
-	if m.share == 0 {
-		return otherwise
-	}
-	return m.share
-}
-
-// delays finds the leader's clock: the least time between sending and hearing, of the
-// last plans, is nearest to the difference of the two clocks.
-type delays struct {
-	last [16]float64
-	n    int
-}
-
-func (d *delays) add(sec float64) {
-	d.last[d.n%len(d.last)] = sec
-	d.n++
-}
-
-func (d *delays) least() float64 {
-	least := d.last[0]
-	for _, sec := range d.last[:min(d.n, len(d.last))] {
-		least = min(least, sec)
-	}
-	return least
 }

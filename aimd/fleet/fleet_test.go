@@ -84,7 +84,7 @@ func TestAllMembersBelieveWhatTheLeaderBelieves(t *testing.T) {
 	}
 	// A leader of an earlier version says less.
 	n := w.members[0]
-	n.plan.Belief, n.plan.Estimate = nil, 19.5
+	n.view.plan.Belief, n.view.plan.Estimate = nil, 19.5
 	if b := n.Stats().Belief; b != (aimd.Belief{Measured: true, Shared: true, Limit: 19.5}) {
 		t.Errorf("without a belief in the plan: %+v", b)
 	}
@@ -229,7 +229,7 @@ func TestAMemberThatSleptListensBeforeItLeads(t *testing.T) {
 	if dead.off = true; sleeper == dead {
 		sleeper = w.members[1]
 	}
-	for sleeper.answered == none {
+	for sleeper.election.answered == none {
 		w.run(0.001)
 	}
 	sleeper.off = true
@@ -302,10 +302,10 @@ func TestAPlanThatGotLostIsAskedFor(t *testing.T) {
 	if w.leader() == missed {
 		missed = w.members[3]
 	}
-	missed.ring, missed.place = 1, nil // as if it had not heard the last ones
+	missed.view.ring, missed.view.place = 1, nil // as if it had not heard the last ones
 	w.run(1)
-	if plan := w.leader().plan; missed.ring != plan.Ring || missed.place == nil {
-		t.Errorf("the member has the places of version %d, the leader of %d", missed.ring, plan.Ring)
+	if plan := w.leader().view.plan; missed.view.ring != plan.Ring || missed.view.place == nil {
+		t.Errorf("the member has the places of version %d, the leader of %d", missed.view.ring, plan.Ring)
 	}
 }
 

@@ -92,7 +92,7 @@ func (w *world) forged(i int, plan, report map[string]any, leader *leader) []byt
 		case "new":
 			values["id"] = fmt.Sprintf("new%d", i)
 		}
-		r := leader.members["m001"]
+		r := leader.roster.members["m001"]
 		if r == nil {
 			r = &peer{}
 		}
@@ -212,13 +212,13 @@ func TestALeaderThatHasSleptForHours(t *testing.T) {
 	if next == slept {
 		t.Fatal("the leader was not replaced")
 	}
-	counted := slept.lead.turn
+	counted := slept.lead.law.turn
 	lead := slept.lead
 	body := encode(next.lead.plan(next.at(w.now), w.now, true))
 	if err := slept.Hear(slept.at(w.now+24*3600), body); err != nil {
 		t.Fatal(err)
 	}
-	if slept.Leads() || lead.turn != counted {
-		t.Errorf("it leads: %v, and has counted %d turns of its sleep", slept.Leads(), lead.turn-counted)
+	if slept.Leads() || lead.law.turn != counted {
+		t.Errorf("it leads: %v, and has counted %d turns of its sleep", slept.Leads(), lead.law.turn-counted)
 	}
 }

@@ -1,7 +1,5 @@
 package fleet
 
-import "math"
-
 const (
 	// doubtedLeast is how many refusals a member must have met in a window before it
 	// doubts the plan, guardSec the length of a window. It looks at the present one and
@@ -12,9 +10,6 @@ const (
 	// and one in each trialSec to see whether it accepts more.
 	doubtedShare = 1.1
 	trialSec     = 4.0
-	// untrue is by how many times the law's estimate must exceed what the server accepts,
-	// while it refuses most calls, to be no estimate at all.
-	untrue = 4.0
 )
 
 // guard watches the outcomes of a member's calls. If most calls under a plan are refused
@@ -64,21 +59,4 @@ func (g *guard) wait(sec float64) float64 {
 	g.roll(sec)
 	accepted := float64(g.now.accepted+g.before.accepted) / (guardSec + sec - g.began)
 	return 1 / (doubtedShare*accepted + 1/trialSec)
-}
-
-// refuted reports whether the server refused most calls between two looks at the fleet,
-// and accepted far fewer than the law's estimate. The one of an earlier leader may have
-// been forged, and the law would halve it a dozen times.
-func refuted(estimate float64, before, now *use) bool {
-	accepted, refused := float64(now.accepted-before.accepted), float64(now.refused-before.refused)
-	const sec = sampleSec * (samples - 1)
-	return refused >= doubtedLeast && refused > accepted && estimate > untrue*max(accepted/sec, 1)
-}
-
-// catchUp keeps a member from waiting for turns that are further away than a plan can
-// tell: it has taken turns that never were.
-func (t *turns) catchUp(position, perSec float64) {
-	if most := position + max(2, perSec*silentSec); float64(t.taken) > most {
-		t.taken = whole(math.Ceil(most))
-	}
 }

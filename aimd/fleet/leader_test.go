@@ -63,12 +63,12 @@ func TestAnOldReportIsNoNews(t *testing.T) {
 	w := newWorld(t, 1, 2, 20, 5)
 	w.run(1)
 	lead := w.leader().lead
-	before := lead.sum.sent
+	before := lead.use.sum.sent
 	for _, r := range []report{{Seq: 1, Sent: 100}, {Seq: 2, Sent: 110}, {Seq: 3, Sent: 120}, {Seq: 2, Sent: 110}, {Seq: 3, Sent: 120}, {Seq: 4, Sent: 125}} {
 		r.ID, r.Weight = "other", 1
 		lead.hear(w.leader().at(w.now), &r)
 	}
-	if got := lead.sum.sent - before; got != 25 {
+	if got := lead.use.sum.sent - before; got != 25 {
 		t.Errorf("%d calls are counted, want the 25 since the first report", got)
 	}
 }
@@ -81,15 +81,15 @@ func TestTheMembersAreBounded(t *testing.T) {
 	lead := w.leader().lead
 	now := w.leader().at(w.now)
 	lead.hear(now, &report{ID: "leaves", Seq: 1, Weight: 1, Bye: true})
-	if lead.members["leaves"] != nil {
+	if lead.roster.members["leaves"] != nil {
 		t.Error("one that has left is a member")
 	}
 	for i := range int(membersMax) {
-		lead.members[fmt.Sprint(i)] = nil
+		lead.roster.members[fmt.Sprint(i)] = nil
 	}
-	known := len(lead.members)
+	known := len(lead.roster.members)
 	lead.hear(now, &report{ID: "one more", Seq: 1, Weight: 1})
-	if got := len(lead.members); got != known {
+	if got := len(lead.roster.members); got != known {
 		t.Errorf("%d members, want no more than %d", got, known)
 	}
 }
@@ -104,7 +104,7 @@ func TestARefusalIsReportedTwice(t *testing.T) {
 	lead.hear(now, &r)
 	refused := func() uint64 { return lead.law.Stats().CapacityRetries }
 	before := refused()
-	news := refusal{Turn: float64(lead.turn), Epoch: lead.epoch, Term: lead.term}
+	news := refusal{Turn: float64(lead.law.turn), Epoch: lead.law.epoch, Term: lead.term}
 	for i, step := range []struct {
 		refusals []refusal
 		news     uint64

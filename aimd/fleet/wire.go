@@ -56,10 +56,7 @@ type plan struct {
 	Places []place `json:"places,omitempty"` // left out while nothing has changed
 	Bye    bool    `json:"bye,omitempty"`    // the leader is leaving
 
-	// The limits of the whole, or 0.
-	RPM         int `json:"rpm,omitempty"`
-	TPM         int `json:"tpm,omitempty"`
-	Concurrency int `json:"concurrency,omitempty"`
+	Limits // of the whole
 }
 
 // belief is what the leader's law believes about the server, for people: see
@@ -166,9 +163,7 @@ type report struct {
 	Refusals []refusal `json:"refusals,omitempty"`
 	News     uint64    `json:"news,omitempty"`
 
-	RPM         int `json:"rpm,omitempty"`
-	TPM         int `json:"tpm,omitempty"`
-	Concurrency int `json:"concurrency,omitempty"`
+	Limits // of the member
 
 	Bye     bool `json:"bye,omitempty"`
 	Restart bool `json:"restart,omitempty"`
@@ -214,34 +209,33 @@ func decode(body []byte) (m any, err error) {
 	if err := json.Unmarshal(body, &kind); err != nil {
 		return nil, fmt.Errorf("neither plan nor report: %w", err)
 	}
-	var ok func() bool
+	var msg interface{ valid() bool }
 	switch {
 	case kind.Plan == 1:
-		p := new(plan)
-		m, ok = p, p.valid
+		msg = new(plan)
 	case kind.Report == 1:
-		r := new(report)
-		m, ok = r, r.valid
+		msg = new(report)
 	case kind.Hello == 1:
-		h := new(hello)
-		m, ok = h, func() bool { return h.ID != "" }
+		msg = new(hello)
 	default:
 		return nil, fmt.Errorf("plan, report and hello have no version that is known: %w", errBounds)
 	}
-	if err := json.Unmarshal(body, m); err != nil {
+	if err := json.Unmarshal(body, msg); err != nil {
 		return nil, err
 	}
-	if !ok() {
+	if !msg.valid() {
 		return nil, errBounds
 	}
-	return m, nil
+	return msg, nil
 }
+
+func (h *hello) valid() bool { return h.ID != "" }
 
 func (p *plan) valid() bool {
 	ok := p.Leader != "" && len(p.Curve) == curveSteps && p.Count >= 0 && p.Count <= membersMax && len(p.Places) <= membersMax &&
 		within(p.Turns, 0, turnsMost) && within(p.Sent, -1e12, 1e12) && within(p.Then, 0, rateMost) && within(p.Rate, 0, rateMost) &&
 		within(p.Estimate, 0, rateMost) && within(p.Pause, 0, waitMost) && p.Belief.valid() &&
-		p.RPM >= 0 && p.TPM >= 0 && p.Concurrency >= 0
+		p.Limits.valid()
 	before := 0.0
 	for _, due := range p.Curve {
 		ok = ok && within(due, before, before+rateMost*curveStep)
@@ -256,11 +250,13 @@ func (p *plan) valid() bool {
 func (r *report) valid() bool {
 	ok := r.ID != "" && within(r.Weight, weightLeast, weightMost) && within(r.Want, 0, rateMost) &&
 		r.InFlight >= 0 && r.Pool >= 0 && r.InFlight <= membersMax && r.Pool <= membersMax &&
-		r.RPM >= 0 && r.TPM >= 0 && r.Concurrency >= 0 && len(r.Refusals) <= reportMost
+		r.Limits.valid() && len(r.Refusals) <= reportMost
 	for _, f := range r.Refusals {
 		ok = ok && within(f.Turn, 0, turnsMost) && within(f.RetryAfter, 0, 1e9) && within(f.Reset, 0, 1e9)
 	}
 	return ok
 }
+
+func (l *Limits) valid() bool { return l.RPM >= 0 && l.TPM >= 0 && l.Concurrency >= 0 }
 
 func within(x, least, most float64) bool { return x >= least && x <= most }
