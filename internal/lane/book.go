@@ -136,12 +136,25 @@ func (b *book) record(r *Record, after func(time.Time)) {
 	if err != nil {
 		panic(fmt.Sprintf("lane: a record can't be written: %v", err)) // numbers, texts and times
 	}
-	b.push(e)
+	b.queue = append(b.queue, e)
 }
 
-// push queues a record. Intents are large: they go behind the others, so that a full
-// stream keeps nobody from recording that a batch is done, which makes room.
-func (b *book) push(e *entry) { b.queue = append(b.queue, e) }
+// restart begins an empty log with these records. The one that failed and those in the
+// queue follow.
+func (b *book) restart(records []*Record, failed *entry, now time.Time) {
+	rest := append([]*entry{failed}, b.queue...)
+	b.queue, b.end, b.endToken = nil, 0, ""
+	for _, r := range records {
+		b.record(r, nil)
+	}
+	for _, e := range b.queue {
+		e.unsure = true // so these go first, in this order, with the intents among them
+	}
+	for _, e := range rest {
+		e.unsure = false
+	}
+	b.queue, b.next = append(b.queue, rest...), now.Add(bookRetryFirst)
+}
 
 // write sends the next record, if none is on its way.
 func (b *book) write(ctx context.Context, now time.Time) {
@@ -163,6 +176,8 @@ func (b *book) write(ctx context.Context, now time.Time) {
 }
 
 // pick takes the next record out of the queue. One that may be stored already goes first.
+// Intents are large: they go behind the others, so that a full stream keeps nobody from
+// recording that a batch is done, which makes room.
 func (b *book) pick() *entry {
 	at := -1
 	for i, e := range b.queue {

@@ -59,7 +59,7 @@ type lineRead struct {
 
 // admit returns where lines come from while there is room for them.
 func (c *collector) admit() <-chan lineRead {
-	if c.pass == nil || c.stopping && c.pass.batch.wanted() || c.answers.full() {
+	if c.pass == nil || c.stopping && c.pass.batch.wanted() || c.places.answers.full() {
 		return nil
 	}
 	return c.lines
@@ -230,7 +230,7 @@ func (r *lineRead) reply() bool {
 func (c *collector) answer(b *batch, i int, line batchapi.Line) {
 	b.set(i, rowAnswered)
 	b.settled.add(i)
-	c.send(b.rows.Seqs[i], b, &Errand{Line: &line, Key: keyText(b.rows.Hashes[i]), BatchID: b.id, Token: b.token, Tries: b.tries(i)})
+	c.places.send(b.rows.Seqs[i], b, &Errand{Line: &line, Key: keyText(b.rows.Hashes[i]), BatchID: b.id, Token: b.token, Tries: b.tries(i)})
 }
 
 var errStalled = errors.New("no line of the results has come for two minutes")

@@ -21,14 +21,10 @@ const (
 	uploadTime = 2 * time.Minute
 )
 
-// desk is everything that the lane knows in one term of ownership: the batches, the rows
-// by their places, the records, and the provider's account. Its parts each keep an
-// invariant of their own. The methods here are the changes that concern more than one
-// part. The [keeper] owns it.
-//
-// A batch and its rows move together: a row is wanted of at most one open batch, the
-// newest that has it ([batchList.holder]), and a row that no batch and no part has is
-// unknown to the lane.
+// desk is everything that the lane knows in one term of ownership: the batches, the
+// places of the rows, the records, and the provider's account. Its parts each keep an
+// invariant of their own. The methods here are requests to the provider, and the steps of
+// a batch that concern more than one part. The [keeper] owns it.
 type desk struct {
 	lane   *Lane
 	cfg    *Config
@@ -40,12 +36,7 @@ type desk struct {
 	book     book
 	events   events
 	batches  batchList
-
-	intake  intake
-	live    liveRows
-	answers answers
-	tried   triedRows
-	dues    deadlines
+	places   places
 
 	lost      lostBatches
 	leftovers leftovers
@@ -55,7 +46,8 @@ type desk struct {
 	stopping, closed, fenced bool
 }
 
-// call makes a request to the provider for a batch.
+// call makes a request to the provider for a batch. While the lane pauses, or is denied, the
+// request is to find out whether that is over, so the key is read again before.
 func (d *desk) call(ctx context.Context, b *batch, bound time.Duration, f func(context.Context) followUp) {
 	b.busy = true
 	probing := d.standing.pause.begin() || d.standing.denial.err != nil
@@ -226,9 +218,7 @@ func (d *desk) drop(b *batch) {
 
 // freeBody frees the prompts of a batch, which makes room for another to gather.
 func (d *desk) freeBody(b *batch) {
-	for _, r := range b.body {
-		d.intake.bodies -= int64(r.size)
-	}
+	d.places.intake.free(b.body)
 	b.body = nil
 }
 

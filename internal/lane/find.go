@@ -126,9 +126,9 @@ func (f *finder) firstIs(ctx context.Context, b batchapi.Batch, token string) (o
 func (f *finder) absent(ctx context.Context, b *batch) {
 	switch {
 	case f.limits.Inline:
-		f.abandon(b, "the provider does not list it; nothing can prevent that a creation on its way still arrives", true, f.release)
+		f.abandon(b, "the provider does not list it; nothing can prevent that a creation on its way still arrives", true, f.places.release)
 	case b.withdrawn:
-		f.abandon(b, "the provider does not list it, and has no file to create it from", false, f.release)
+		f.abandon(b, "the provider does not list it, and has no file to create it from", false, f.places.release)
 	default:
 		since := b.intent.Add(-clockSkew)
 		f.call(ctx, b, callTime, func(ctx context.Context) followUp {
@@ -144,7 +144,7 @@ func (f *finder) absent(ctx context.Context, b *batch) {
 				case tried < withdrawTries:
 					b.fail(errors.New("its file can't be deleted for certain"), now, 0)
 				default:
-					f.abandon(b, "the provider does not list it; whether its file is deleted is not certain", true, f.release)
+					f.abandon(b, "the provider does not list it; whether its file is deleted is not certain", true, f.places.release)
 				}
 			}
 		})

@@ -44,7 +44,7 @@ func (k *keeper) tidy(ctx context.Context, now time.Time) {
 	k.book.write(ctx, now)
 }
 
-// tidying reports whether something of that may yet be done in time.
+// tidying reports whether a batch may still be finished before the grace ends.
 func (k *keeper) tidying() bool {
 	if k.fenced || k.standing.pause.why != "" {
 		return false

@@ -21,9 +21,9 @@ type submitter struct {
 // a second batch would be paid for as well. A row that is larger than a batch may be, or
 // whose deadline has passed, goes live.
 func (s *submitter) add(r *Request, now time.Time) {
-	delete(s.intake.coming, r.Seq)
-	if s.live.rows.has(r.Seq) { // it was handed back, and starts over
-		s.live.again(r.Seq)
+	delete(s.places.intake.coming, r.Seq)
+	if s.places.live.rows.has(r.Seq) { // it was handed back, and starts over
+		s.places.live.again(r.Seq)
 		return
 	}
 	b, i := s.batches.holder(r.Seq)
@@ -32,7 +32,7 @@ func (s *submitter) add(r *Request, now time.Time) {
 		case rowSubmitted, rowAgain:
 			return // the batch has it
 		case rowAnswered:
-			s.again(r.Seq, s.answers.out[r.Seq].errand)
+			s.places.again(r.Seq, s.places.answers.out[r.Seq].errand)
 			return
 		case rowLive, rowElsewhere, rowMoved, rowKept:
 		}
@@ -40,13 +40,13 @@ func (s *submitter) add(r *Request, now time.Time) {
 	row := &gathered{seq: r.Seq, hash: shortKey(r.Key), prepared: r.Prepared, tokens: max(1, r.Tokens), cost: r.Cost}
 	if !r.Deadline.IsZero() {
 		row.deadline = r.Deadline.UnixMilli()
-		s.dues.add(r.Seq, row.deadline)
+		s.places.dues.add(r.Seq, row.deadline)
 	}
-	row.tries = s.tried.count(r.Seq)
+	row.tries = s.places.tried.count(r.Seq)
 	s.sizing = s.cfg.API.AppendLine(s.sizing[:0], customID(sizingToken, r.Seq), r.Prepared)
 	row.size = len(s.sizing)
-	if int64(row.size) > s.intake.most.bytes || row.deadline != 0 && row.deadline <= now.UnixMilli() {
-		s.goLive(r.Seq)
+	if int64(row.size) > s.places.intake.most.bytes || row.deadline != 0 && row.deadline <= now.UnixMilli() {
+		s.places.goLive(r.Seq)
 		return
 	}
 	s.gather(row, now)
@@ -57,52 +57,50 @@ const sizingToken = "00000000000000000000"
 
 // gather puts a row into the batch that gathers for its model, or has it wait.
 func (s *submitter) gather(row *gathered, now time.Time) {
-	model := row.prepared.Model
-	if h := s.intake.half; h != nil && h.left.has(row.seq) && h.gather.model == model {
+	in, model := &s.places.intake, row.prepared.Model
+	if h := in.half; h != nil && h.left.has(row.seq) && h.gather.model == model {
 		h.left.remove(row.seq)
 		h.pending.remove(row.seq)
-		h.gather.add(row, now)
-		s.intake.bodies += int64(row.size)
+		in.join(h.gather, row, now)
 		return
 	}
-	for _, g := range s.intake.gathers {
+	for _, g := range in.gathers {
 		if g.rows[row.seq] != nil {
 			return
 		}
 	}
-	g := s.intake.gathers[model]
+	g := in.gathers[model]
 	if g == nil && s.mayOpen() {
 		g = newGather(model)
-		s.intake.gathers[model] = g
+		in.gathers[model] = g
 	}
 	if g == nil || !s.fits(g, row) {
-		s.await(model, row.seq)
+		s.places.await(model, row.seq)
 		return
 	}
-	s.intake.unwait(row.seq)
-	g.add(row, now)
-	s.intake.bodies += int64(row.size)
+	in.unwait(row.seq)
+	in.join(g, row, now)
 }
 
 // open counts the batches that are not ended, those that still gather included.
 func (s *submitter) open() int {
-	return s.intake.gathering() + s.batches.sealed()
+	return s.places.intake.gathering() + s.batches.sealed()
 }
 
 // mayOpen reports whether another batch may begin to gather: there is memory for all of it.
 // The bodies held are below one batch when it begins, so they stay below two: with batches
 // of 100 MB at most, 200 MB.
 func (s *submitter) mayOpen() bool {
-	return !s.stopping && !s.cfg.Collect && s.open() < s.cfg.Settings.Open &&
-		s.intake.bodies < s.intake.most.bytes
+	in := &s.places.intake
+	return !s.stopping && !s.cfg.Collect && s.open() < s.cfg.Settings.Open && in.bodies < in.most.bytes
 }
 
 // fits reports whether a row may join a batch that gathers.
 func (s *submitter) fits(g *gather, row *gathered) bool {
-	limit := s.standing.capacity(g.model).limit
+	in, limit := &s.places.intake, s.standing.capacity(g.model).limit
 	// An empty batch takes any row: otherwise that row would come and go without end.
-	g.full = g.full || len(g.rows) > 0 && (len(g.rows) >= s.intake.most.rows || g.bytes+int64(row.size) > s.intake.most.bytes ||
-		limit > 0 && g.tokens+row.tokens > limit || s.intake.bodies+int64(row.size) > 2*s.intake.most.bytes)
+	g.full = g.full || len(g.rows) > 0 && (len(g.rows) >= in.most.rows || g.bytes+int64(row.size) > in.most.bytes ||
+		limit > 0 && g.tokens+row.tokens > limit || in.bodies+int64(row.size) > 2*in.most.bytes)
 	return !g.full
 }
 
@@ -111,41 +109,34 @@ func (s *submitter) recall(now time.Time) {
 	if s.stopping || s.fenced || s.standing.pause.why != "" {
 		return
 	}
-	if s.intake.half == nil && len(s.intake.halves) > 0 && s.mayOpen() {
-		s.intake.half, s.intake.halves = s.intake.halves[0], s.intake.halves[1:]
-		s.intake.half.gather.last = now
+	in := &s.places.intake
+	if in.half == nil && len(in.halves) > 0 && s.mayOpen() {
+		in.half, in.halves = in.halves[0], in.halves[1:]
+		in.half.gather.last = now
 	}
-	if h := s.intake.half; h != nil {
-		for _, seq := range h.pending.take(recallMost - len(s.intake.coming)) {
-			s.callIn(seq)
+	if h := in.half; h != nil {
+		for _, seq := range h.pending.take(recallMost - len(in.coming)) {
+			s.places.callIn(seq)
 		}
 	}
-	for _, model := range s.intake.models() {
+	for _, model := range in.models() {
 		if c := s.standing.room[model]; c != nil && s.loop.wait(c.retry, now) {
 			continue
 		}
 		room := 0
-		if g := s.intake.gathers[model]; g != nil && !g.full && s.intake.bodies < 2*s.intake.most.bytes {
-			room = s.intake.most.rows - len(g.rows) - len(s.intake.coming)
-		} else if g == nil && len(s.intake.halves) == 0 && s.mayOpen() {
-			room = s.intake.most.rows - len(s.intake.coming)
+		if g := in.gathers[model]; g != nil && !g.full && in.bodies < 2*in.most.bytes {
+			room = in.most.rows - len(g.rows) - len(in.coming)
+		} else if g == nil && len(in.halves) == 0 && s.mayOpen() {
+			room = in.most.rows - len(in.coming)
 		}
-		w := s.intake.waiting[model]
-		for _, seq := range w.take(min(room, recallMost-len(s.intake.coming))) {
-			s.callIn(seq)
+		w := in.waiting[model]
+		for _, seq := range w.take(min(room, recallMost-len(in.coming))) {
+			s.places.callIn(seq)
 		}
 		if w.n == 0 {
-			delete(s.intake.waiting, model)
+			delete(in.waiting, model)
 		}
 	}
-}
-
-// callIn recalls a row, so that its body is read again and it can join a batch. A row that
-// waits is only a number here: a hundred thousand of them may wait, whose bodies would not
-// fit into memory.
-func (s *submitter) callIn(seq uint64) {
-	s.intake.coming[seq] = true
-	s.of.Recall(seq, nil)
 }
 
 // gathered is a row that waits for its batch to be submitted.

@@ -65,6 +65,35 @@ func (in *intake) unwait(seq uint64) bool {
 	return removed
 }
 
+// join puts a row into a batch that gathers.
+func (in *intake) join(g *gather, row *gathered, now time.Time) {
+	g.add(row, now)
+	in.bodies += int64(row.size)
+}
+
+// seal takes rows out of a batch that gathers, since they are sealed as a batch now. Their
+// bodies stay in memory until [intake.free].
+func (in *intake) seal(g *gather, body []*gathered, now time.Time) {
+	for _, row := range body {
+		g.remove(row.seq)
+	}
+	g.full, g.since = false, now
+	switch h := in.half; {
+	case len(g.rows) > 0:
+	case in.gathers[g.model] == g:
+		delete(in.gathers, g.model)
+	case h != nil && h.gather == g && h.left.n == 0:
+		in.half = nil
+	}
+}
+
+// free notes that the bodies of a sealed batch are no longer in memory.
+func (in *intake) free(body []*gathered) {
+	for _, row := range body {
+		in.bodies -= int64(row.size)
+	}
+}
+
 // ungather takes a row out of what gathers.
 func (in *intake) ungather(seq uint64) bool {
 	for _, g := range in.gathers {

@@ -41,13 +41,16 @@ func newKeeper(l *Lane, of consumer.LaneTerm) *keeper {
 		onFenced: d.fence, onLost: d.rewrite,
 	}
 	d.events = events{cfg: d.cfg, log: l.log, owner: of.Owner, mail: &l.mail}
-	d.intake = intake{
-		most:    ceilingOf(l.cfg.Settings.Rows, int64(l.cfg.Settings.Bytes), d.limits),
-		waiting: make(map[string]*rowSet),
-		coming:  make(map[uint64]bool),
-		gathers: make(map[string]*gather),
+	d.places = places{
+		batches: &d.batches, recall: of.Recall, taken: &l.taken, collect: l.cfg.Collect,
+		intake: intake{
+			most:    ceilingOf(l.cfg.Settings.Rows, int64(l.cfg.Settings.Bytes), d.limits),
+			waiting: make(map[string]*rowSet),
+			coming:  make(map[uint64]bool),
+			gathers: make(map[string]*gather),
+		},
+		answers: answers{out: make(map[uint64]outLine)},
 	}
-	d.answers.out = make(map[uint64]outLine)
 	k := &keeper{desk: d, closing: make(chan struct{})}
 	k.refusals.desk = d
 	k.submitter = submitter{desk: d, refusals: &k.refusals}
@@ -122,11 +125,11 @@ func (k *keeper) read(m letter, now time.Time) {
 	case letterAdd:
 		k.submitter.add(m.body.(*Request), now)
 	case letterAgain:
-		k.again(m.seq, m.body.(*Errand))
+		k.places.again(m.seq, m.body.(*Errand))
 	case letterKept:
-		k.kept(m.seq)
+		k.places.kept(m.seq)
 	case letterHeld:
-		k.holds(m.seq)
+		k.places.holds(m.seq)
 	case letterStop:
 		k.stopping = true
 	case letterStored:
@@ -148,9 +151,11 @@ func (k *keeper) schedule(ctx context.Context, now time.Time) {
 		k.tidy(ctx, now)
 		return
 	}
-	k.overdue(now)
-	k.sendLive()
-	k.sendFailing()
+	k.loop.wait(k.places.overdue(now), now)
+	if !k.stopping {
+		k.places.sendLive()
+		k.places.sendFailing()
+	}
 	k.submitter.seal(ctx, now)
 	for _, b := range slices.Clone(k.batches.all) {
 		if !b.busy {

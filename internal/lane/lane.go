@@ -25,9 +25,9 @@
 //
 //	batch.go      a batch with its rows; batchlist.go has those of the term, and index.go finds
 //	              rows in them
-//	intake.go     rows that are in no batch yet; live.go those that are called live, and
-//	              answers.go those whose answers the executor has; places.go moves a row from
-//	              one to another
+//	places.go     where each row is, which moves a row from one place to another: intake.go has
+//	              the rows that are in no batch yet, live.go those that are called live, and
+//	              answers.go those whose answers the executor has
 //	book.go       appends records, in the format of record.go; recorded.go reads them for others
 //	lost.go       batches that were given up and may exist
 //	standing.go   the account: why nothing is sent, and (capacity.go) what room there is

@@ -1,82 +1,114 @@
 package lane
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
+
+// places are where the rows of a term are, and move a row from one place to another. A row
+// that the lane has is in at least one of these:
+//
+//	a batch   the newest that has the row ([batchList.holder]) says in which state
+//	intake    it is in no recorded batch yet
+//	live      it is called live
+//	answers   its answer is on its way through the executor
+//
+// The batch and the other places move together: a row that goes live, or into another
+// batch, is rowLive or rowElsewhere in the batch that had it. So a row is wanted of at most
+// one open batch. A row that is in none of the places is unknown to the lane.
+type places struct {
+	batches *batchList
+	intake  intake
+	live    liveRows
+	answers answers
+	tried   triedRows
+	dues    deadlines
+
+	// recall is [consumer.LaneTerm.Recall], taken is [Lane.taken], and collect is
+	// [Config.Collect].
+	recall  func(seq uint64, errand any)
+	taken   *atomic.Uint64
+	collect bool
+}
 
 // loose reports whether a row is on its way into a batch, or live.
-func (d *desk) loose(seq uint64) bool {
-	_, out := d.answers.out[seq]
-	return out || d.live.rows.has(seq) || d.intake.has(seq)
+func (p *places) loose(seq uint64) bool {
+	_, out := p.answers.out[seq]
+	return out || p.live.rows.has(seq) || p.intake.has(seq)
 }
 
 // await has a row wait for a batch to gather in. Where there will be none it goes live.
-func (d *desk) await(model string, seq uint64) {
-	if d.cfg.Collect {
-		d.goLive(seq)
+func (p *places) await(model string, seq uint64) {
+	if p.collect {
+		p.goLive(seq)
 		return
 	}
-	d.intake.await(model, seq)
-	d.elsewhere(seq)
+	p.intake.await(model, seq)
+	p.elsewhere(seq)
 }
 
 // elsewhere notes that a row has left the batch that has it.
-func (d *desk) elsewhere(seq uint64) {
-	if b, i := d.batches.holder(seq); b != nil && b.state[i] != rowKept {
+func (p *places) elsewhere(seq uint64) {
+	if b, i := p.batches.holder(seq); b != nil && b.state[i] != rowKept {
 		b.set(i, rowElsewhere)
 	}
 }
 
 // goLive has a row called live.
-func (d *desk) goLive(seq uint64) {
-	if b, i := d.batches.holder(seq); b != nil && b.state[i] != rowKept {
+func (p *places) goLive(seq uint64) {
+	if b, i := p.batches.holder(seq); b != nil && b.state[i] != rowKept {
 		b.set(i, rowLive)
 	}
-	d.intake.unwait(seq)
-	d.live.add(seq)
+	p.intake.unwait(seq)
+	p.live.add(seq)
 }
 
-// overdue has rows go live whose deadline has come.
-func (d *desk) overdue(now time.Time) {
+// overdue has rows go live whose deadline has come. It returns the next deadline, or zero.
+func (p *places) overdue(now time.Time) time.Time {
 	for {
-		due, ok := d.dues.next()
-		if !ok || d.loop.wait(time.UnixMilli(due.at), now) {
-			return
+		due, ok := p.dues.next()
+		if !ok {
+			return time.Time{}
 		}
-		d.dues.pop()
-		b, i := d.batches.holder(due.seq)
+		if at := time.UnixMilli(due.at); now.Before(at) {
+			return at
+		}
+		p.dues.pop()
+		b, i := p.batches.holder(due.seq)
 		switch {
 		case b != nil && (b.state[i] == rowSubmitted || b.state[i] == rowAgain):
-			d.goLive(due.seq)
+			p.goLive(due.seq)
 		case b != nil && b.state[i] != rowElsewhere && b.state[i] != rowKept:
-		case d.intake.coming[due.seq]: // it goes live when it joins
-		case d.intake.ungather(due.seq), d.intake.unwait(due.seq):
-			d.goLive(due.seq)
+		case p.intake.coming[due.seq]: // it goes live when it joins
+		case p.intake.ungather(due.seq), p.intake.unwait(due.seq):
+			p.goLive(due.seq)
 		}
 	}
 }
 
 // again takes back a row whose answer did not settle it.
-func (d *desk) again(seq uint64, e *Errand) {
-	o, out := d.answers.out[seq]
+func (p *places) again(seq uint64, e *Errand) {
+	o, out := p.answers.out[seq]
 	if !out || o.errand != e {
 		return // of an earlier term
 	}
-	d.answers.back(seq)
+	p.answers.back(seq)
 	b := o.batch
 	if b == nil {
-		d.tried.set(seq, d.tried.count(seq)+1)
-		d.await("", seq)
+		p.tried.set(seq, p.tried.count(seq)+1)
+		p.await("", seq)
 	} else if i := b.find(seq); i >= 0 && b.state[i] == rowAnswered {
 		b.set(i, rowAgain)
 	}
 }
 
 // kept forgets a row.
-func (d *desk) kept(seq uint64) {
-	d.answers.back(seq)
-	d.live.forget(seq)
-	d.tried.remove(seq)
-	d.intake.forget(seq)
-	for _, b := range d.batches.all {
+func (p *places) kept(seq uint64) {
+	p.answers.back(seq)
+	p.live.forget(seq)
+	p.tried.remove(seq)
+	p.intake.forget(seq)
+	for _, b := range p.batches.all {
 		if b.phase == phaseClosed {
 			continue
 		}
@@ -86,73 +118,83 @@ func (d *desk) kept(seq uint64) {
 	}
 }
 
-// holds takes a row that was parked since it is in a batch. If that was given up
-// meanwhile, the row goes again.
-func (d *desk) holds(seq uint64) {
-	b, i := d.batches.holder(seq)
+// holds takes a row that was parked because a batch has it. The batch may have been given
+// up in between:
+//
+//	consumer   [Lane.Holds] is about to find row 7 in batch b
+//	keeper     gives b up. Row 7 has not come yet, so it is not released with the others
+//	consumer   finds row 7 in b, and parks it
+//	keeper     reads that, finds no batch that has row 7, and has the row wait for another
+func (p *places) holds(seq uint64) {
+	b, i := p.batches.holder(seq)
 	switch {
 	case b != nil && b.state[i] == rowSubmitted:
-		d.dues.add(seq, b.deadline(i))
+		p.dues.add(seq, b.deadline(i))
 	case b != nil && b.state[i] == rowKept:
-		d.await(b.model, seq)
-	case b == nil && !d.loose(seq):
-		d.await("", seq)
+		p.await(b.model, seq)
+	case b == nil && !p.loose(seq):
+		p.await("", seq)
 	}
 }
 
+// callIn recalls a row, so that its body is read again and it can join a batch. A row that
+// waits is only a number here: a hundred thousand of them may wait, whose bodies would not
+// fit into memory.
+func (p *places) callIn(seq uint64) {
+	p.intake.coming[seq] = true
+	p.recall(seq, nil)
+}
+
 // sendLive recalls rows that go live.
-func (d *desk) sendLive() {
-	if d.stopping {
-		return
-	}
+func (p *places) sendLive() {
 	for {
-		seq, ok := d.live.next()
+		seq, ok := p.live.next()
 		if !ok {
 			return
 		}
-		tries := int(d.tried.count(seq))
-		if b, i := d.batches.holder(seq); b != nil {
+		tries := int(p.tried.count(seq))
+		if b, i := p.batches.holder(seq); b != nil {
 			tries = b.tries(i) + 1
 		}
-		d.of.Recall(seq, liveErrands[min(tries, len(liveErrands)-1)])
+		p.recall(seq, liveErrands[min(tries, len(liveErrands)-1)])
 	}
 }
 
 // sendFailing recalls rows that fail by a refusal.
-func (d *desk) sendFailing() {
-	for !d.stopping && len(d.answers.failing) > 0 && len(d.answers.out) < linesMost {
-		f := d.answers.failing[0]
-		d.answers.failing = d.answers.failing[1:]
-		d.send(f.seq, nil, f.errand)
+func (p *places) sendFailing() {
+	for len(p.answers.failing) > 0 && len(p.answers.out) < linesMost {
+		f := p.answers.failing[0]
+		p.answers.failing = p.answers.failing[1:]
+		p.send(f.seq, nil, f.errand)
 	}
 }
 
 // send recalls a row with its answer.
-func (d *desk) send(seq uint64, b *batch, e *Errand) {
-	d.answers.add(seq, outLine{batch: b, errand: e, bytes: int64(len(e.Line.Body))})
-	d.of.Recall(seq, e)
+func (p *places) send(seq uint64, b *batch, e *Errand) {
+	p.answers.add(seq, outLine{batch: b, errand: e, bytes: int64(len(e.Line.Body))})
+	p.recall(seq, e)
 }
 
 // release has the rows of a batch that is given up go into others. Rows that have not
 // come yet in this term need nothing: they start like new ones.
-func (d *desk) release(b *batch) {
+func (p *places) release(b *batch) {
 	for i, seq := range b.rows.Seqs {
-		if d.unanswered(b, i) {
-			d.await(b.model, seq)
+		if p.unanswered(b, i) {
+			p.await(b.model, seq)
 		}
 	}
 }
 
 // unanswered reports whether a row of a batch that is given up must go elsewhere.
-func (d *desk) unanswered(b *batch, i int) bool {
-	return (b.state[i] == rowSubmitted || b.state[i] == rowAgain) && b.rows.Seqs[i] <= d.lane.taken.Load()
+func (p *places) unanswered(b *batch, i int) bool {
+	return (b.state[i] == rowSubmitted || b.state[i] == rowAgain) && b.rows.Seqs[i] <= p.taken.Load()
 }
 
 // releaseLive has the rows of a batch go live.
-func (d *desk) releaseLive(b *batch) {
+func (p *places) releaseLive(b *batch) {
 	for i, seq := range b.rows.Seqs {
-		if d.unanswered(b, i) {
-			d.goLive(seq)
+		if p.unanswered(b, i) {
+			p.goLive(seq)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (rs *refusals) refused(b *batch, r *batchapi.Refusal, now time.Time) {
 	if r.Err.Class == llm.Fatal {
 		rs.standing.pause.set(r.Err, now, rs.cfg.ProbeInterval)
 		if b.id != "" || b.body == nil {
-			rs.abandon(b, "refused: "+r.Err.Error(), false, rs.release)
+			rs.abandon(b, "refused: "+r.Err.Error(), false, rs.places.release)
 		}
 		return
 	}
@@ -50,7 +50,7 @@ func (rs *refusals) refused(b *batch, r *batchapi.Refusal, now time.Time) {
 		rs.abandon(b, why, false, rs.releaseBut(bad, lineOf(r.Err)))
 	case remedyLive:
 		rs.refusedAgain(r, now)
-		rs.abandon(b, why, false, rs.releaseLive)
+		rs.abandon(b, why, false, rs.places.releaseLive)
 	case remedySplit:
 		rs.refusedAgain(r, now)
 		rs.abandon(b, why, false, rs.releaseHalves)
@@ -70,8 +70,8 @@ func (rs *refusals) refusedForNow(b *batch, r *batchapi.Refusal, now time.Time) 
 		return
 	}
 	rs.abandon(b, "refused: "+r.Err.Error(), false, func(b *batch) {
-		*c = retry // it has not made room
-		rs.release(b)
+		*c = retry // abandon takes it for the end of a batch, but it has not made room
+		rs.places.release(b)
 	})
 }
 
@@ -87,16 +87,16 @@ func (rs *refusals) refusedAgain(r *batchapi.Refusal, now time.Time) {
 func (rs *refusals) releaseBut(bad []int, line batchapi.Line) func(*batch) {
 	return func(b *batch) {
 		for _, i := range bad {
-			if rs.unanswered(b, i) {
+			if rs.places.unanswered(b, i) {
 				seq, own := b.rows.Seqs[i], line
 				own.ID = customID(b.token, seq)
 				b.set(i, rowElsewhere)
-				rs.answers.failing = append(rs.answers.failing, failing{seq: seq, errand: &Errand{
+				rs.places.answers.failing = append(rs.places.answers.failing, failing{seq: seq, errand: &Errand{
 					Line: &own, Key: keyText(b.rows.Hashes[i]), BatchID: b.id, Token: b.token, Tries: b.tries(i),
 				}})
 			}
 		}
-		rs.release(b)
+		rs.places.release(b)
 	}
 }
 
@@ -104,7 +104,7 @@ func (rs *refusals) releaseBut(bad []int, line batchapi.Line) func(*batch) {
 func (rs *refusals) releaseHalves(b *batch) {
 	var seqs []uint64
 	for i, seq := range b.rows.Seqs {
-		if rs.unanswered(b, i) {
+		if rs.places.unanswered(b, i) {
 			b.set(i, rowElsewhere)
 			seqs = append(seqs, seq)
 		}
@@ -116,7 +116,7 @@ func (rs *refusals) releaseHalves(b *batch) {
 			h.left.add(seq)
 		}
 		if len(part) > 0 {
-			rs.intake.halves = append(rs.intake.halves, h)
+			rs.places.intake.halves = append(rs.places.intake.halves, h)
 		}
 	}
 }

@@ -85,8 +85,8 @@ func (k *keeper) show() {
 	if s.Problem == "" {
 		s.Problem, s.Retry = k.whyRefused(now)
 	}
-	s.Rows.Gathering, s.Rows.Waiting = k.intake.count()
-	s.Rows.Live = k.live.rows.n
+	s.Rows.Gathering, s.Rows.Waiting = k.places.intake.count()
+	s.Rows.Live = k.places.live.rows.n
 	for _, b := range k.batches.all {
 		if b.phase != phaseClosed {
 			s.Batches = append(s.Batches, b.status())
@@ -120,8 +120,8 @@ func (k *keeper) whyPaused() string {
 // provider's queue had no room for the last batch of their model. That batch may be over,
 // so that no other field shows it. It is "" if no row waits for that.
 func (k *keeper) whyRefused(now time.Time) (why string, retry time.Time) {
-	models := k.intake.models()
-	for model := range k.intake.gathers {
+	models := k.places.intake.models()
+	for model := range k.places.intake.gathers {
 		models = append(models, model)
 	}
 	for _, model := range models {

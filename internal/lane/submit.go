@@ -28,24 +28,25 @@ func (s *submitter) seal(ctx context.Context, now time.Time) {
 	if s.stopping {
 		return
 	}
-	for model, g := range s.intake.gathers {
+	in := &s.places.intake
+	for model, g := range in.gathers {
 		switch {
 		case len(g.rows) == 0:
-			delete(s.intake.gathers, model)
+			delete(in.gathers, model)
 		case !s.full(g) && s.loop.wait(g.since.Add(s.cfg.Settings.Wait), now):
 		case s.maySubmit(model, g.tokens, now):
 			s.submit(ctx, g, now)
 		}
 	}
-	h := s.intake.half
+	h := in.half
 	if h == nil || h.left.n > 0 && s.loop.wait(h.gather.last.Add(max(s.cfg.Settings.Wait, splitPatience)), now) {
 		return
 	}
 	for _, seq := range h.left.take(h.left.n) { // they did not come: they are elsewhere, or will be
-		s.await(h.gather.model, seq)
+		s.places.await(h.gather.model, seq)
 	}
 	if len(h.gather.rows) == 0 {
-		s.intake.half = nil
+		in.half = nil
 	} else if s.maySubmit(h.gather.model, h.gather.tokens, now) {
 		s.submit(ctx, h.gather, now)
 	}
@@ -57,8 +58,8 @@ func (s *submitter) seal(ctx context.Context, now time.Time) {
 func (s *submitter) full(g *gather) bool {
 	n := int64(len(g.rows))
 	limit := s.standing.capacity(g.model).limit
-	return g.full || len(g.rows) >= s.intake.most.rows ||
-		g.bytes+g.bytes/n > s.intake.most.bytes ||
+	return g.full || len(g.rows) >= s.places.intake.most.rows ||
+		g.bytes+g.bytes/n > s.places.intake.most.bytes ||
 		limit > 0 && g.tokens+g.tokens/n > limit
 }
 
@@ -126,16 +127,7 @@ func (s *submitter) submit(ctx context.Context, g *gather, now time.Time) {
 		}
 	}
 	s.standing.noBudget.err = nil
-	for _, row := range body {
-		g.remove(row.seq)
-	}
-	g.full, g.since = false, now
-	if len(g.rows) == 0 && s.intake.gathers[g.model] == g {
-		delete(s.intake.gathers, g.model)
-	}
-	if s.intake.half != nil && s.intake.half.gather == g && len(g.rows) == 0 && s.intake.half.left.n == 0 {
-		s.intake.half = nil
-	}
+	s.places.intake.seal(g, body, now)
 	b := newBatch(r)
 	b.body, b.busy = body, true
 	s.batches.all = append(s.batches.all, b)
@@ -186,7 +178,7 @@ func (s *submitter) advanceNew(ctx context.Context, b *batch, now time.Time) {
 	room := c.room(queued, now)
 	switch {
 	case !b.wanted():
-		s.abandon(b, "no row of it is wanted any more", false, s.release)
+		s.abandon(b, "no row of it is wanted any more", false, s.places.release)
 	case b.phase == phaseRecorded && !s.limits.Inline:
 		s.upload(ctx, b)
 	case room == 0, queued > 0 && b.tokens > room:

@@ -71,7 +71,7 @@ func (d *desk) takeOver(b *batch, now time.Time) {
 		if b.problem == otherInput || seq <= d.of.Low {
 			b.set(i, rowKept)
 		}
-		d.tried.set(seq, uint8(b.tries(i))) //nolint:gosec // read from a byte
+		d.places.tried.set(seq, uint8(b.tries(i))) //nolint:gosec // read from a byte
 	}
 	d.batches.supersede(b)
 	if d.cfg.ReserveAgain != nil {
@@ -83,30 +83,18 @@ func (d *desk) takeOver(b *batch, now time.Time) {
 // deleted and created again. Without it the next owner would not know of the open batches,
 // and would submit, and pay for, their rows again.
 func (d *desk) rewrite(failed *entry, now time.Time) {
-	b := &d.book
 	d.lane.log.Warn("the records of the batch lane are gone: they are written again", slog.String("stream", d.cfg.Settings.Stream))
-	old := append([]*entry{failed}, b.queue...)
-	b.queue, b.end, b.endToken = nil, 0, ""
-	d.book.record(&Record{Kind: RecordClaim, InputCreated: d.of.InputCreated}, nil)
+	records := []*Record{{Kind: RecordClaim, InputCreated: d.of.InputCreated}}
 	for _, open := range d.batches.all {
 		if open.phase == phaseSealed || open.phase == phaseClosed {
 			continue // its intent is in the queue, or nothing is wanted of it
 		}
-		d.book.record(d.intentOf(open), nil)
+		records = append(records, d.intentOf(open))
 		if open.id != "" && open.phase != phaseFound {
-			d.book.record(&Record{Kind: RecordSubmitted, Token: open.token, BatchID: open.id, Adopted: open.adopted, Tentative: open.tentative, Time: open.submitted}, nil)
+			records = append(records, &Record{Kind: RecordSubmitted, Token: open.token, BatchID: open.id, Adopted: open.adopted, Tentative: open.tentative, Time: open.submitted})
 		}
 	}
-	for _, e := range old {
-		e.unsure = false
-		b.queue = append(b.queue, e)
-	}
-	// Intents go behind the other records: only a claim, or a record written before, may
-	// precede them here.
-	for _, e := range b.queue[:len(b.queue)-len(old)] {
-		e.unsure = true
-	}
-	b.next = now.Add(bookRetryFirst)
+	d.book.restart(records, failed, now)
 }
 
 // intentOf is the record of a batch's intent, once more.

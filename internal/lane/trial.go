@@ -122,10 +122,10 @@ func (c *collector) deny(b *batch, e *llm.Error) {
 	err := fmt.Errorf("the provider has refused each line of batch %s: %w", b.id, e)
 	c.abandon(b, err.Error(), false, func(b *batch) {
 		if c.cfg.FailFatal || c.cfg.Collect { // a live call finds the same, and the stage reacts as configured
-			c.releaseLive(b)
+			c.places.releaseLive(b)
 			return
 		}
 		c.standing.denial = denial{err: err, until: time.Now().Add(c.cfg.ProbeInterval)}
-		c.release(b)
+		c.places.release(b)
 	})
 }

@@ -52,10 +52,10 @@ func (c *collector) judge(b *batch, now time.Time) {
 			u.deadline = time.UnixMilli(at)
 		}
 		if seq := b.rows.Seqs[i]; u.live(now) {
-			c.goLive(seq)
+			c.places.goLive(seq)
 		} else {
-			c.tried.set(seq, uint8(b.tries(i)+1)) //nolint:gosec // at most triesMax
-			c.await(b.model, seq)
+			c.places.tried.set(seq, uint8(b.tries(i)+1)) //nolint:gosec // at most triesMax
+			c.places.await(b.model, seq)
 		}
 	}
 }
