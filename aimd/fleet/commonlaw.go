@@ -142,3 +142,20 @@ func (l *commonLaw) rate(at time.Time) float64 { return min(l.Rate(at), rateLimi
 func (l *commonLaw) turns(now time.Time) float64 {
 	return float64(l.turn) + min(1, l.rate(now)*now.Sub(l.came).Seconds())
 }
+
+// curve returns how many turns come due from now until each of the next steps of a plan,
+// and the rate in the last of them.
+func (l *commonLaw) curve(now time.Time) (curve []float64, then float64) {
+	curve = make([]float64, 0, curveSteps)
+	due, estimate := 0.0, min(l.Estimate(), rateLimit)
+	for i := range curveSteps {
+		ahead := (float64(i) + 0.5) * curveStep
+		then = l.rate(now.Add(time.Duration(ahead * float64(time.Second))))
+		if ahead > planSec && l.Phase() == aimd.Drain && then*l.multiplier >= estimate*0.99 {
+			then = estimate // the law will have left drain by then, and without a plan nobody could say so
+		}
+		due += then * curveStep
+		curve = append(curve, due)
+	}
+	return curve, then
+}

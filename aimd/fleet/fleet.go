@@ -14,7 +14,7 @@
 // All of it is advice. A message that is lost, late, doubled or a lie costs efficiency: a
 // member that hears no plan continues for a moment with the last, then some member leads
 // in the place of the leader, and one that can reach nobody returns to a law of its own,
-// at the rate that its last share was.
+// at the rate that its last share gave it.
 //
 // The package is pure: messages are bytes that the caller carries, and every instant is
 // an argument. The clocks of two members may show any times.

@@ -216,22 +216,12 @@ func (l *leader) plan(now time.Time, clock float64, places bool) *plan {
 	stats, limits := l.law.Stats(), l.roster.limits()
 	p := &plan{
 		Plan: 1, Term: l.term, Leader: l.id, Seq: l.seq, Sent: clock, Turns: l.law.turns(now), Epoch: l.law.epoch,
-		Curve: make([]float64, 0, curveSteps), Rate: l.law.rate(now), Estimate: min(l.law.Estimate(), rateLimit),
-		Belief: beliefOf(stats.Belief, now),
-		Count:  len(l.roster.members), Ring: l.roster.ring, Slots: limits.Concurrency > 0, Limits: limits,
+		Rate: l.law.rate(now), Estimate: min(l.law.Estimate(), rateLimit), Belief: beliefOf(stats.Belief, now),
+		Count: len(l.roster.members), Ring: l.roster.ring, Slots: limits.Concurrency > 0, Limits: limits,
 	}
+	p.Curve, p.Then = l.law.curve(now)
 	if !stats.PausedUntil.IsZero() {
 		p.Pause, p.Reason = min(stats.PausedUntil.Sub(now).Seconds(), waitMost), stats.PauseReason
-	}
-	due := 0.0
-	for i := range curveSteps {
-		ahead := (float64(i) + 0.5) * curveStep
-		p.Then = l.law.rate(now.Add(time.Duration(ahead * float64(time.Second))))
-		if ahead > planSec && l.law.Phase() == aimd.Drain && p.Then*l.law.multiplier >= p.Estimate*0.99 {
-			p.Then = p.Estimate // the law will have left drain by then, and without a plan nobody could say so
-		}
-		due += p.Then * curveStep
-		p.Curve = append(p.Curve, due)
 	}
 	if places || l.seq <= placesRepeat {
 		p.Places = slices.Clone(l.roster.places)

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/llm-stage/stage/aimd"
@@ -132,10 +133,4 @@ func (d *delays) add(sec float64) {
 	d.n++
 }
 
-func (d *delays) least() float64 {
-	least := d.last[0]
-	for _, sec := range d.last[:min(d.n, len(d.last))] {
-		least = min(least, sec)
-	}
-	return least
-}
+func (d *delays) least() float64 { return slices.Min(d.last[:min(d.n, len(d.last))]) }
