@@ -75,9 +75,10 @@ func (d *desk) mayCall(now time.Time) bool {
 	return d.loop.ops < opsMax && !d.loop.wait(d.standing.pause.next(now), now)
 }
 
-// succeeded notes the outcome of a request for a batch, and reports whether there was no
-// error. Of a failure it decides what does not depend on the batch: whether the lane
-// pauses, and when the request is made again.
+// succeeded notes the outcome of a request for a batch, and reports whether the batch goes
+// on: there was no error, or one that makes a further request useless ([done]). Of another
+// failure it decides what does not depend on the batch: whether the lane pauses, and when
+// the request is made again.
 func (d *desk) succeeded(r request, b *batch, err error, now time.Time) bool {
 	if err == nil {
 		d.standing.pause.clear()
