@@ -447,7 +447,7 @@ func (l *Adaptive) giveWay(m mark) {
 		if l.noise.on {
 			measured = min(l.noise.alarm(l, m), m.rate)
 		}
-		l.estimate = max(measured, l.estimate/l.cfg.Multiplier)
+		l.estimate = max(measured, l.estimate/l.cfg.Multiplier, 1/l.cfg.MaxDelay.Seconds()) // never 0, as no cruise follows from that
 		l.bounds = bounds{limited: true, low: min(sure, l.estimate), high: max(m.rate, l.estimate), met: l.now}
 	}
 	l.noise.settled = l.history.last // what a limiter has refused is no noise

@@ -53,6 +53,20 @@ func TestSlotsFollowALimitOnCallsInFlight(t *testing.T) {
 	}
 }
 
+// News of refusals may overtake each other. If two were spared and the next is of an attempt sent before them, then less
+// than nothing was sent since the last measurement. A rate of 0 would leave the law without any pace.
+func TestAMeasurementOfNothingIsARate(t *testing.T) {
+	l := newWorld(t, always).law
+	first := l.Sent(at(0), 1)
+	l.noise.spared = 2
+	l.arrive(at(200 * ms))
+	l.giveWay(first.mark)
+	l.Accepted(at(2*time.Second), l.Sent(at(time.Second), 1))
+	if rate := l.Rate(at(2 * time.Second)); l.Estimate() <= 0 || math.IsNaN(rate) {
+		t.Errorf("estimate %v, rate %v, want both above 0", l.Estimate(), rate)
+	}
+}
+
 func TestNoiseIsToldFromALimit(t *testing.T) {
 	for _, share := range []float64{0.05, 0.2} {
 		w := newWorld(t, atRandom(share))
