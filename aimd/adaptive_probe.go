@@ -51,7 +51,8 @@ func averageNoise() (mean float64) {
 // For example, the estimate is 10/s and a refusal is known after 60 ms. A limiter has gained
 // .7 since, so it accepts one or two of four attempts. If all four are accepted, noise is
 // forty times as likely. Several probes add up, as refusals can be bad luck in both
-// cases; those that speak for a limiter are forgotten at the next one.
+// cases. Those that speak for a limiter are forgotten at the next one, unless others are
+// known.
 //
 // The pool sends the attempt that was refused first. If it is refused again, the probe is
 // no evidence of noise, whatever becomes of the others. It may be a large call, and a
@@ -142,7 +143,10 @@ func (s *suspicion) start(l *Adaptive, inFlight int) {
 func (s *suspicion) conclude(l *Adaptive) {
 	p := &s.probe
 	s.cost += float64(p.refused)
-	s.odds = max(0, s.odds) + p.evidence(l.shared) // Page's test, as in noise.alarm
+	if !l.shared { // as in Page's test; but where others are known, a limiter is the likelier cause
+		s.odds = max(0, s.odds)
+	}
+	s.odds += p.evidence(l.shared)
 	tooMany := p.tooMany()
 	if tooMany < 0 {
 		s.limit = p.rate
