@@ -24,13 +24,14 @@ func TestOracleKnowsOfOutages(t *testing.T) {
 	}
 }
 
-// Replicas that know each other take no refusals for random ones: then none takes the others' share.
+// Replicas that know each other take no refusals for random ones without several probes that agree: then none takes the
+// others' share.
 func TestReplicasThatKnowEachOtherAreFair(t *testing.T) {
 	sc := scenario("", "", constant(200, 10), clients(64), rows(1900))
 	sc.Known = true
 	f := measure(t, sc, Adaptive, *seedsFrom)
-	if f.Utilisation < 0.97 || f.Waste > 0.15 || f.Jain < 0.95 {
-		t.Errorf("64 replicas at 200/s: utilisation %.3f, waste %.1f%%, Jain %.3f; want at least 0.97, at most 15%%, at least 0.95", f.Utilisation, 100*f.Waste, f.Jain)
+	if f.Utilisation < 0.97 || f.Waste > 0.17 || f.Jain < 0.95 {
+		t.Errorf("64 replicas at 200/s: utilisation %.3f, waste %.1f%%, Jain %.3f; want at least 0.97, at most 17%%, at least 0.95", f.Utilisation, 100*f.Waste, f.Jain)
 	}
 }
 
