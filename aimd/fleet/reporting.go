@@ -22,8 +22,8 @@ const (
 )
 
 // reporting decides when a member reports, and what of its calls. Each refusal is in two
-// reports, since one may be lost: refusals has those of the last report, then the fresh
-// ones, which no report has had.
+// reports, since one may be lost. So the list has the refusals that the last report told,
+// and behind them the fresh ones, which no report has told yet.
 type reporting struct {
 	at     float64 // the last report; none means there was none
 	seq    uint64

@@ -20,9 +20,9 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// checker checks the values of a configuration, by themselves and against each other. What
-// it finds it adds to the problems, which have those of the reading already. The check of
-// a feature is beside its settings, in the file of the feature.
+// checker checks the values of a configuration, by themselves and against each other. It
+// adds what it finds to the problems that were found while the values were read. The check
+// of a feature is beside its settings, in the file of the feature.
 type checker struct {
 	*Config
 	*problems

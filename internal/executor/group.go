@@ -43,8 +43,8 @@ type group struct {
 	weight int64 // estimated tokens of the texts
 	bytes  int   // of the texts
 	since  time.Time
-	// attempts is the group's own number of attempts. With 0 it has those of
-	// STAGE_RETRY_MAX_ATTEMPTS.
+	// attempts is how many attempts the group may have. With 0 it may have
+	// STAGE_RETRY_MAX_ATTEMPTS of them.
 	attempts int
 
 	// These are the request of the next call, for target. prepared is nil until it is made.

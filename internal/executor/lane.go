@@ -260,8 +260,8 @@ const parkedErrorsMax = 4096
 
 // parkedSpent remembers what was spent on rows that are parked, in this term of
 // ownership: their row events count all their calls in it. Rows without a call take
-// nothing, and those of an earlier term are forgotten with it. The zero value is empty. It
-// is safe for concurrent use.
+// nothing. The first row of a later term replaces what was spent in an earlier one. The
+// zero value is empty. It is safe for concurrent use.
 type parkedSpent struct {
 	mu   sync.Mutex
 	rows map[int]*termSpent // by partition
