@@ -90,8 +90,10 @@ func (s *scheduler) delayedWait(t *task) Wait {
 	}
 	h := hold.Hold{Kind: hold.Retry, Why: textOf(t.verdict.Err), Since: t.ended, Next: t.ready, Err: t.verdict.Err}
 	switch {
-	case t.Awaits(), s.tick.Before(t.until) && !t.ready.After(s.tick):
+	case t.Awaits():
 		h.Kind = hold.Doubt
+	case t.needsWitness:
+		h.Kind, h.Next = hold.Doubt, t.until
 	case t.verdict.Class == Capacity && t.RefusedWait(s.cfg.ProbeInterval) > 0:
 		h.Kind = hold.SingledOut
 	case t.verdict.Class == Capacity:

@@ -14,8 +14,8 @@ const (
 	// that no other job is left to settle the doubt about their failures, or that an
 	// outage has held them too long.
 	lookEvery = time.Second
-	// witnessStep is how often a job looks for the success of another one, see
-	// health.WitnessWait.
+	// witnessStep is how often it is looked whether another job has succeeded, for one that
+	// needs that, see health.WitnessWait.
 	witnessStep = 50 * time.Millisecond
 )
 
@@ -112,10 +112,9 @@ func (s *scheduler) probeOf(at int) *task {
 }
 
 // prober returns the job that probes next for a breaker, of the jobs that wait at a
-// server, or nil if none waits. It is the oldest. Where the job itself may be the problem
-// it is the oldest that has not been a probe in this round, so that no job can keep the
-// breaker open. A probe for another breaker counts as well: otherwise one job could keep
-// two of them open by turns.
+// server, or nil if none waits. After a fatal verdict, and in a shortage, it is the oldest.
+// Otherwise the job itself may be the problem: a new job goes first, and then the oldest
+// that has not been a probe in this round, so that no job can keep the breaker open.
 func (s *scheduler) prober(b *health.Breaker, at int) *task {
 	ready := &s.queue.ready[at]
 	if s.pauses.kind == FatalError || s.pauses.kind == Shortage {
@@ -153,7 +152,7 @@ func (s *scheduler) breaker(at int) *health.Breaker {
 // again puts t in line for another attempt, not before wait has passed.
 func (s *scheduler) again(t *task, wait time.Duration) {
 	s.inbox.occupy()
-	t.ready = s.tick.Add(wait)
+	t.needsWitness, t.ready = false, s.tick.Add(wait)
 	s.delay(t) // even without a wait: release checks the deadline
 }
 
@@ -213,13 +212,14 @@ func (s *scheduler) wokenEarly(t *task) {
 }
 
 // cameDue acts on t, which is in no line and has waited as long as it had to. It goes on
-// waiting if the success of another job is still needed to judge its failures.
+// waiting, until t.until at most, while it needs a witness: without the success of another
+// job its next failure would not count.
 func (s *scheduler) cameDue(t *task) {
 	switch {
 	case t.Awaits():
 		s.settleAwaiting(t)
 	case !s.pauses.any() && s.tick.Before(t.until) && s.health.LacksWitness(&t.Job, s.others()):
-		t.ready = s.tick.Add(witnessStep)
+		t.needsWitness, t.ready = true, s.tick.Add(witnessStep)
 		s.delay(t)
 	default:
 		s.queue.makeReady(t)
@@ -248,8 +248,13 @@ func (s *scheduler) settleAwaiting(t *task) {
 // line. Single attempts count as well, as their success would be evidence, too. So does
 // one job that is expected, if the queue has room for it.
 //
-// A job moves from the caller's queue into the inbox while this runs. It is looked for in
-// the order in which it moves, so it is not missed between the two.
+// The caller is asked first, because a job may move from it into the inbox meanwhile:
+//
+//	This finds the inbox empty.
+//	The caller submits its last job, and expects no other.
+//	This asks the caller, and has missed the job.
+//
+// In the order of the code such a job is counted twice at worst.
 func (s *scheduler) others() int {
 	expected := s.cfg.Expected()
 	n := s.inbox.submitted() + s.queue.size()

@@ -12,8 +12,8 @@ import (
 
 // task is a job without its types, as the scheduler handles it. While its call is in
 // flight att, verdict, ended and exited belong to the worker, and the scheduler leaves
-// them alone. Its health may change meanwhile, because another job's success may confirm
-// failures of this one. The fields change hands through channels.
+// them alone. They change hands through crew.work and the inbox. Its health may change
+// meanwhile, because another job's success may confirm failures of this one.
 type task struct {
 	health.Job // at which server it waits, and which of its failures count
 
@@ -26,9 +26,13 @@ type task struct {
 	arrived  time.Time // see Traits.Arrived
 	started  time.Time // the first attempt; zero before
 	deadline time.Time // in the running time of clock; zero if there is none
-	ready    time.Time // its next attempt goes no earlier
+	ready    time.Time // while delayed: its next attempt at its server goes no earlier
 	wake     time.Time // while delayed: when to look at it next, not after ready
 	until    time.Time // it waits no longer than that for the success of another job
+
+	// needsWitness says, while delayed, that its backoff is over and that it waits for the
+	// success of another job, see scheduler.cameDue.
+	needsWitness bool
 
 	// These describe the last attempt, and are set when it goes.
 	att     Attempt
