@@ -40,8 +40,7 @@ func TestAPoisonJobFailsAfterItsAttempts(t *testing.T) {
 }
 
 // Poison jobs at the end of all, when no other is left to tell, end by their attempts; the rest of an input may be
-// such.
-// Four jobs are one fewer than make an outage. Where a rule takes them for one, no success ends it and this test hangs.
+// such. Where a rule takes the four for an outage, no success ends it, and they have no result.
 func TestPoisonJobsAtTheEnd(t *testing.T) {
 	for _, c := range []struct{ jobs, first int }{{100, 96}, {1, 0}} {
 		synctest.Test(t, func(t *testing.T) {
