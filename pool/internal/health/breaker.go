@@ -4,10 +4,10 @@ import "time"
 
 // The waits between the probes of a breaker are short at first, as most problems last
 // seconds, and then grow in proportion to how long the problem has lasted. So an outage
-// of half a minute costs some 25 probes and ends within 1.25 s of the server's return,
-// and one of an hour costs 150. Probes that reach no server are free, so their waits grow
-// later: the end of an outage of two minutes is noticed within 1.2 s, and one of an hour
-// costs 440 refused connections.
+// of half a minute costs 26 probes and ends within 1.25 s of the server's return, and one
+// of an hour costs some 160, where no wait is longer than a minute. Probes that reach no
+// server are free, so their waits grow later: the end of an outage of two minutes is
+// noticed within 1.2 s, and one of an hour costs some 510 refused connections.
 const (
 	// firstProbeWait is the wait for the first probe. Each is twice the one before, up to
 	// probeWait.
@@ -33,16 +33,16 @@ type Breaker struct {
 	Next time.Time
 	// Probes counts the probes that have gone.
 	Probes int
-	// Lost counts calls that reached the server and brought nothing since the problem
-	// began, probes included.
+	// Lost counts the calls that were sent since the problem began, probes included, and
+	// failed. They may have been paid for.
 	Lost int
 	// Absent is the time since when nothing has listened at the server. It is zero if
 	// something listens there, or has.
 	Absent time.Time
 
-	opened time.Time
+	opened time.Time     // when it was opened; zero while it is closed
 	every  time.Duration // the steady interval of probes; 0 if the waits between them grow
-	wait   time.Duration // between the last two probes
+	wait   time.Duration // from the latest probe to Next
 
 	// These describe the probe in flight: at most one is waited for. A probe that takes
 	// longer than patience no longer keeps the next one from going, and its verdict still
@@ -93,14 +93,15 @@ func (b *Breaker) MayProbe(now time.Time) bool {
 	return !at.IsZero() && !at.After(now)
 }
 
-// ProbeSent records that a job goes as a probe, and schedules the next probe. Most is the
-// longest wait for it.
+// ProbeSent records that a job goes as a probe, and schedules the next probe, unless the
+// interval of probes is steady: then the verdict on this one does. Most is the longest
+// wait.
 func (b *Breaker) ProbeSent(now time.Time, j *Job, most time.Duration) {
 	j.probed = now
 	b.probe, b.sent = j, now
 	b.Probes++
 	if b.every > 0 {
-		return // the verdict on this one schedules the next
+		return
 	}
 	share := time.Duration(probeAgeShare)
 	if b.unreached {
@@ -126,7 +127,7 @@ func (b *Breaker) ProbeFailed(now time.Time, err error) {
 func (b *Breaker) ProbeLost() { b.probe = nil }
 
 // Fresh reports whether a job has not been a probe in this round. A probe for another
-// breaker counts too. Otherwise one job could keep two of them open by turns.
+// breaker counts, too. Otherwise one job could keep two of them open in turns.
 func (b *Breaker) Fresh(j *Job) bool { return j.probed.Before(b.round) }
 
 // NewRound begins the next round, because each waiting job has been a probe.

@@ -21,8 +21,8 @@ import (
 // waits for the answer. Where no other job is left that could give it, see
 // [Monitor.Await].
 //
-// Failures that reached no server never count at the first server. At a fallback they do:
-// a job that goes there has used up its attempts elsewhere.
+// Failures that reached no server never count at the first server, where their jobs wait
+// until it is back. At a fallback they count like other failures in doubt.
 
 const (
 	// unhealthyShare is the share of failing calls above which the server is unhealthy
@@ -39,6 +39,11 @@ const (
 	// them: if calls that went later are done long before it fails, it is the job that is
 	// slow.
 	longCall = 3
+	// fewJobs is how many different jobs must be in doubt for only the success of a later
+	// call to show that the server was well. While fewer are in doubt and no other job is
+	// left, that of an earlier call shows it, too, see [Server.vouched]. So up to four of
+	// the last jobs fail for good when an outage begins, as docs/reliability.md says.
+	fewJobs = several
 )
 
 // suspects is what is in doubt about the jobs of a server.
@@ -70,8 +75,8 @@ type doubt struct {
 	lost     int  // failures of requests that were sent, and may have been paid for
 	final    bool // one of the failures allows no further attempt
 	settings bool // the last failure is in doubt only because the settings may be wrong
-	alike    bool // it is counted in alike.jobs
-	awaits   bool // it has used up its attempts; counted in Monitor.awaiting
+	alike    bool // it has met the error alike.first
+	awaits   bool // it has used up its attempts, and waits; counted in Monitor.awaiting
 }
 
 // Failed decides what becomes of a job whose last call has failed. Others is the number of
@@ -119,8 +124,7 @@ func (s *Server) count(j *Job) Decision {
 	return Count
 }
 
-// belong makes a job that went past its server for lack of capacity belong to this one,
-// where it has failed.
+// belong makes a job that went past its server belong to this one, where it has failed.
 func (s *Server) belong(j *Job) {
 	if j.server != s.index {
 		s.m.Move(j, s.index)
@@ -223,9 +227,9 @@ func (j *Job) Awaits() bool { return j.doubt.awaits }
 
 // Settle decides about a job that awaits an answer, and is called from time to time.
 // While there are other jobs that have not failed, the decision is Hold. If there are
-// none the failure is the job's own where it is the only one, or where the success of
-// another has vouched for the server. Otherwise several jobs have failed and none is left
-// to show why, so it is an outage.
+// none it is Count in three cases: the job is the only one left in doubt, the success of
+// another has vouched for the server, or the server can't have caused the failure.
+// Otherwise several jobs have failed and none is left to show why, so it is an outage.
 func (s *Server) Settle(now time.Time, j *Job, others int) Decision {
 	witnesses := s.m.witnesses(others)
 	switch {
@@ -264,9 +268,9 @@ func (s *Server) innocent() int {
 	return n
 }
 
-// fewFail reports whether the jobs in doubt are too few for an outage of a sound server.
+// fewFail reports whether fewer different jobs than fewJobs are in doubt.
 func (s *Server) fewFail() bool {
-	return s.suspects.groups(func(*Job) bool { return true }) < outageJobs
+	return s.suspects.groups(func(*Job) bool { return true }) < fewJobs
 }
 
 // vouched reports whether the success of another job shows that the server was well when

@@ -13,7 +13,8 @@
 //
 // A pool reports two events, [Server.Sent] and [Server.Ended]. After a failure it asks
 // [Server.Failed] what to do: count it, hold the job until the doubt is settled, or put
-// the job back because the failure is void. What an event settles about other jobs is in [Monitor.Settled]:
+// the job back because the failure is void. [Monitor.Settled] has the other jobs about
+// which an event has settled the doubt:
 //
 //	m := health.New(health.Config{Servers: 1, Attempts: 3})
 //	server := m.Server(0)
@@ -70,7 +71,7 @@ const (
 // Verdict is what the end of a call shows, as far as health is concerned.
 type Verdict struct {
 	Sign Sign
-	// Final means that the job would not be tried again even if the failure were its own.
+	// Final means that the job is not tried again if the failure is its own.
 	Final bool
 	// Unsent means that the request did not reach the server, so it cannot have been paid
 	// for.
@@ -110,8 +111,9 @@ type Monitor struct {
 	cfg     Config
 	servers []Server
 
-	// WrongSettings is set by the pool while it is paused because of its settings: then
-	// an error that wrong settings cause counts against no job.
+	// WrongSettings is set by the pool while it is paused because of its settings. Then
+	// neither an error that wrong settings cause nor a failure in doubt counts against a
+	// job.
 	WrongSettings bool
 
 	failed   int    // the number of jobs with Job.failed
@@ -236,7 +238,7 @@ type Server struct {
 	// Outage is the breaker that is open while the server is out. Then no job is in doubt.
 	Outage  Breaker
 	outages int // so far, those that may have been false alarms included
-	proved  int // the number of the latest outage that was certainly none
+	proved  int // the number of the latest outage that was certainly no false alarm
 }
 
 // InFlight returns the number of calls in flight at the server.
@@ -313,14 +315,16 @@ func (s *Server) succeeded(j *Job) {
 }
 
 const (
-	// several different jobs with the same trouble, and none without it, are no accident.
-	// Three rules take that number: outageJobs, alikeFirst and vainRetries.
+	// several cases of the same trouble in a row are no accident, be it jobs that fail or
+	// retries that are refused. Four rules begin with that number, and each may change it
+	// by itself: outageJobs, fewJobs, alikeFirst and vainRetries.
 	several = 5
 	// callTimeCalls is the number of calls over which the mean duration of a call is
 	// taken.
 	callTimeCalls = 16
 )
 
+// sooner returns the earlier of two instants. A zero instant stands for none.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

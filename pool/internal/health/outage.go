@@ -21,12 +21,12 @@ import (
 // outage.
 
 const (
-	// outageJobs is how many different jobs must fail at a sound server. Fewer that fail
-	// when none is left to ask are no outage but fail for good, see [Server.vouched]:
-	// up to four, as docs/reliability.md says.
-	outageJobs     = several
+	// outageJobs is how many different jobs must fail in a row at a sound server.
+	outageJobs = several
+	// outageJobsMost is how many are enough however often the server fails.
 	outageJobsMost = 64
-	outageChance   = 1e-6
+	// outageChance is the probability below which failures in a row are no accident.
+	outageChance = 1e-6
 	// quickFailure is the longest time that a quick failure takes. No call in flight
 	// counts as having got through before it is that old.
 	quickFailure = 100 * time.Millisecond
@@ -85,9 +85,9 @@ func (u *suspects) jobsOfAnOutage(through int) int {
 	return int(min(max(n, outageJobs), outageJobsMost))
 }
 
-// Look decides what has waited for calls in flight to end or grow old: whether the server
-// is out, or the settings are wrong. The decision is Void if there is nothing of that
-// kind.
+// Look decides whether the server is out, where that has waited for calls in flight to end
+// or grow old. The decision is Outage, or Void if there is nothing to decide yet or it is
+// none.
 func (s *Server) Look(now time.Time) Decision {
 	u := &s.suspects
 	if u.judgeAt.IsZero() || u.judgeAt.After(now) {
@@ -118,9 +118,9 @@ func (s *Server) open(now time.Time, err error) {
 }
 
 // endsOutage records how a call ended while the server is out, and reports whether that
-// ends the outage. The first answer of a healthy server does: to a probe, or to a call
-// that went after the first failure. A call that went before may have been served before
-// the outage.
+// ends the outage. Any answer to a probe does that a healthy server may give, be it an
+// error or a refusal. So does the success of another call that went after the first
+// failure. A call that went before may have been served before the outage.
 func (s *Server) endsOutage(now time.Time, j *Job) bool {
 	b, v := &s.Outage, &j.last
 	probe := j.call.probe && !j.call.sent.Before(b.opened)
@@ -149,10 +149,10 @@ func (s *Server) endsOutage(now time.Time, j *Job) bool {
 	return false
 }
 
-// close ends an outage. One of a few probes may have been a false alarm, caused by
-// adjacent jobs that always fail: in a sequential pool, which has no other call in
-// flight, jobs that fail again after it cause no further outage. Otherwise one would
-// follow the other.
+// close ends an outage. In a sequential pool, which has no other call in flight, one of a
+// few probes may have been a false alarm, caused by adjacent jobs that always fail. If
+// these fail again after it, they cause no further outage. Otherwise one would follow the
+// other.
 func (s *Server) close(success bool) {
 	if !success || !s.m.cfg.Sequential || s.Outage.Probes > falseAlarmProbes {
 		s.proved = s.outages

@@ -30,7 +30,8 @@ const (
 	vainRetries = several
 	// singledOutChance is the probability below which a job is singled out: that a job
 	// meets by chance as many refusals, given how seldom others are refused. For example,
-	// where one call in ten is refused, four contradicted refusals are enough.
+	// where one call in twenty is refused, four contradicted refusals are enough: 0.05⁴ is
+	// below 1e-4, and 0.05³ is not.
 	singledOutChance = 1e-4
 	// weighsNoLess is the share of another call's weight from which on a call counts as no
 	// lighter than it, because estimates of tokens are rough.
@@ -40,13 +41,14 @@ const (
 	singledOutWait = time.Second
 )
 
-// refused is what is known of the refusals of a server. It counts the attempts of jobs
-// that are not singled out.
+// refused is what is known of the refusals of a server. Single attempts and probes are left
+// out.
 type refused struct {
-	accepted, rejected int
-	jobs               []*Job // those with refusals.run > 0
-	vain               int    // retries refused since one was not
-	retried            bool   // the latest call was a retry
+	accepted int    // attempts that succeeded
+	rejected int    // attempts that were refused, of jobs that are not singled out
+	jobs     []*Job // those with refusals.run > 0
+	vain     int    // retries refused since one succeeded
+	retried  bool   // the latest call was a retry, of whatever job
 }
 
 // refusals is what is known of the refusals of one job at its server. It is the zero value
@@ -58,8 +60,8 @@ type refusals struct {
 	// These are refused.accepted and refused.rejected as they were when the run began.
 	accepted, rejected int
 
-	since        uint64 // the latest call that went before the last refusal that counted
-	contradicted bool   // a later one has got through
+	since        uint64 // the number of the latest call when the run began, or was contradicted last
+	contradicted bool   // a call that went after that one has got through
 	counted      int    // refusals that were contradicted
 
 	singledOut int  // refusals since the job has been singled out

@@ -18,7 +18,7 @@ type alike struct {
 	// These count until the first success.
 	first string // the error that all jobs met
 	err   error  // the latest of them
-	jobs  int    // groups of jobs with doubt.alike
+	jobs  int    // groups of jobs that have met it, those that have ended since included
 	mixed bool   // jobs have met different errors, so the settings are not the cause
 	// run counts from then on.
 	run run

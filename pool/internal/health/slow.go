@@ -33,8 +33,8 @@ type capacity struct {
 	starved time.Time // the first refusal since the last success; zero if there was none
 	slow    time.Time // since when the server is slow; zero if it is not
 
-	waits bool // a job waits for the server's law or for a slot, since the last turn
-	began time.Time
+	waits bool      // a job waits for the server's law or for a slot, since the last turn
+	began time.Time // when the rate was first measured
 	now   window
 	usual float64       // attempts per second; 0 while unknown
 	known time.Duration // how long that was measured, at most usualFor
