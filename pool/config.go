@@ -29,8 +29,7 @@ type Config struct {
 	// jobs go to the next. A brown-out is a time in which jobs wait and the server lets
 	// in less than a quarter of what is usual. The server still gets all jobs that it has
 	// capacity for, and the others back when the cause is over. With 0, jobs wait for
-	// capacity without limit. Past an outage they go at once even then, because waiting
-	// there would use up their attempts.
+	// capacity without limit, but go past an outage at once.
 	FallbackAfter time.Duration
 	// Retry bounds the attempts at a job that meets transient errors. It has no default:
 	// see [DefaultRetry].
@@ -47,8 +46,9 @@ type Config struct {
 	// pool: nothing goes but one attempt in every ProbeInterval, until a verdict is not
 	// fatal. It is made for the oldest job that has been attempted before, or for the next
 	// new one if there is none.
-	// A fatal error of a fallback never pauses: the fallback is skipped for ProbeInterval,
-	// and the job continues as if its attempts there were used up.
+	// A fatal error of a fallback does not pause: the fallback is skipped for
+	// ProbeInterval, and the job continues as if its attempts there were used up. A fatal
+	// verdict with [Verdict.Unsent] pauses in any case.
 	FailOnFatal bool
 	// ProbeInterval is the time between a fatal verdict and the next attempt while the
 	// pool is paused, and the longest time between two attempts at a server in an outage.
@@ -119,10 +119,11 @@ type Law interface {
 	Accepted(now time.Time, t aimd.Ticket)
 	// Rejected is called when the attempt has met a capacity error.
 	Rejected(now time.Time, t aimd.Ticket, h aimd.Hint)
-	// Dropped is called when the attempt has ended without a verdict.
+	// Dropped is called when the end of the attempt shows nothing about the capacity: it
+	// was cut off, reached no server, or was refused for the sake of its job alone.
 	Dropped(now time.Time, t aimd.Ticket)
-	// Restart is called when the server is back from an outage: what was learned about it
-	// is void.
+	// Restart is called when what was learned about the server is void, for example after
+	// an outage.
 	Restart(now time.Time)
 	// Stats returns the law's statistics.
 	Stats() aimd.Stats

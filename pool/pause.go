@@ -43,8 +43,8 @@ type Pause struct {
 	Next time.Time
 	// Probes counts the probes that have been sent.
 	Probes int
-	// Lost counts, in an outage, the calls that were sent and got no answer since it
-	// began, probes included. They may have been paid for.
+	// Lost counts, in an outage, the calls that were sent and failed since it began,
+	// probes included. They may have been paid for.
 	Lost int
 	// Server is the server concerned: 0 is the first one, n the n-th fallback.
 	Server int
@@ -197,8 +197,9 @@ func (s *scheduler) showPause() {
 	s.delayAgain()
 }
 
-// haltOrder is what [Pool.Halt] and [Pool.Continue] ask for.
-type haltOrder struct{ why error } // nil: continue
+// haltOrder is what [Pool.Halt] and [Pool.Continue] ask for. A nil why lets the pool
+// continue.
+type haltOrder struct{ why error }
 
 // Halt holds all jobs and refuses single attempts until [Pool.Continue], and returns at
 // once. Calls in flight go on, and their jobs wait where another attempt is needed.
@@ -212,8 +213,8 @@ func (p *Pool[In, Out]) Halt(why error) { p.sched.inbox.steer(&haltOrder{why}) }
 func (p *Pool[In, Out]) Continue() { p.sched.inbox.steer(&haltOrder{}) }
 
 // Probe has the next probe of each pause or outage go at once, or with the next job if
-// none waits. While a probe is in flight that is the next one. It returns at once, and
-// does nothing while the pool is halted, or not paused.
+// none waits. While a probe is in flight that is the next one. It returns at once. While
+// the pool is halted, and where there is neither pause nor outage, it does nothing.
 func (p *Pool[In, Out]) Probe() {
 	b := p.sched.inbox
 	b.mu.Lock()

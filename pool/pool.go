@@ -4,7 +4,7 @@
 // A job is done when its call succeeds or fails for good. Until then the pool retries:
 // after a capacity error without limit and through the shared pacer, after a transient
 // error a bounded number of times with exponential backoff and full jitter. A slot is
-// held only while a call is in flight. Every attempt, first or retry, goes through one
+// held only while a call is in flight, unless [Config.Unkept] holds more. Every attempt, first or retry, goes through one
 // pacer, whose law ([aimd.Classic], [aimd.Adaptive]) decides when the next may go. The
 // oldest retry precedes any new job, unless retries are refused again and again: a job
 // that is refused alone stops no other. A fatal error, one about the caller rather than
@@ -58,12 +58,12 @@ import (
 )
 
 var (
-	// ErrStopped is returned by Submit and ExecuteBatch after Finish and once the pool
-	// stops: it takes no more jobs.
+	// ErrStopped is returned by Submit, Add and ExecuteBatch after Finish and once the
+	// pool stops: it takes no more jobs.
 	ErrStopped = errors.New("pool is stopped")
 	// ErrHandedBack is the error of a job that the pool returned unfinished because it
-	// stops, or because the job's call was cancelled. The job may be submitted to another
-	// pool.
+	// stops, because the job was recalled ([Pool.Recall]), or because its call was
+	// cancelled. The job may be submitted again, to this pool or another.
 	ErrHandedBack = errors.New("job handed back unfinished")
 	// ErrRowTimeout is in the error of a job that found no capacity, or met transient
 	// errors, for Config.RowTimeout. The error also wraps that of the last attempt.
@@ -250,9 +250,10 @@ type Traits struct {
 	Attempts int
 }
 
-// Weighted is what a job's In may implement where there are gates. Without it every
-// attempt weighs 1. The pool's goroutine calls Weight before an attempt at the server; it
-// must not block.
+// Weighted is what a job's In may implement where attempts weigh differently, for gates and
+// for the comparison of jobs that are refused. Without it every attempt weighs 1. A negative
+// weight counts as 0. The pool's goroutine calls Weight before an attempt at the server and
+// after it; it must not block.
 type Weighted interface {
 	Weight(server int) int64
 }

@@ -9,10 +9,14 @@ import (
 
 // route is the way of a job: the first server, and behind it the fallbacks.
 //
-// A job waits at one server and moves from there only forwards, when its attempts are
-// used up. While that server has been without capacity, or slow, for Config.FallbackAfter
-// an attempt may go past it, to the next one that admits it. The job stays where it
-// waits, so it comes back as soon as there is capacity again.
+// A job waits at one server. While that has been without capacity, slow or out for
+// Config.FallbackAfter, an attempt may go past it, to the next one that admits it. The job
+// stays where it waits, so it comes back as soon as there is capacity again. A job moves
+//
+//   - to the next server when its attempts are used up, or when the wait that its server has
+//     asked for lasts longer than it has to stay there;
+//   - to the server that it went past its own for, if it fails there;
+//   - back to the first server when the fallback at which it waits is found to be out.
 type route struct {
 	servers []server
 	after   time.Duration // Config.FallbackAfter

@@ -34,7 +34,7 @@ type Stats struct {
 	// dispatches, by the law of the first server.
 	PeakDelay, CurrentDelay time.Duration
 	// LawPausedUntil is when a pause that the first server asked for ends, as computed by
-	// its law, and LawPauseReason what made the law pause. It may lie in the past, or
+	// its law, and LawPauseReason what made the law pause. It may lie in the past, or be
 	// zero.
 	LawPausedUntil time.Time
 	LawPauseReason aimd.PauseReason

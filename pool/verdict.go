@@ -34,9 +34,9 @@ func nameOf[K ~uint8](k K, names []string, kind string) string {
 	return fmt.Sprintf("%s(%d)", kind, uint8(k))
 }
 
-// Origin is where a transient or permanent error comes from. Only one of the job itself
-// always counts against the job; the others may have another cause, and then cost it no
-// attempt: see [Config.OutageHold].
+// Origin is where a transient or permanent error comes from. An error of the job itself
+// counts against the job, unless wrong settings may have caused it ([Verdict.Alike]). The
+// others may have a cause that is not the job's, and then cost it no attempt.
 type Origin uint8
 
 // The origins. The zero value is OfJob.
@@ -124,12 +124,12 @@ func (v *Verdict) health() health.Verdict {
 // Attempt describes to a Func the attempt that it makes.
 type Attempt struct {
 	// Number counts all attempts at the job from 1, this one included, whatever became of
-	// them.
+	// them, but for those that do not count (see [Verdict.Unsent]).
 	Number int
 	// Server is the server to call: 0 is the first one, n the n-th fallback.
 	Server int
-	// Failures is the number of attempts at this server before this one that met a
-	// transient error.
+	// Failures is the number of attempts before this one whose failures count against the
+	// job, at the server where it waits. Failures in doubt are not among them.
 	Failures int
 	// CapacityRetries is the number of attempts before this one that met a capacity error.
 	CapacityRetries int
@@ -155,9 +155,10 @@ type Result[In, Out any] struct {
 	// Out is what the last call returned; the zero value if none did.
 	Out Out
 	// Err is nil when the job succeeded. Otherwise it is the last verdict's error, or
-	// wraps ErrHandedBack or ErrRowTimeout.
+	// wraps ErrHandedBack, ErrRowTimeout, ErrOutage or ErrPaused.
 	Err error
 	// Class is the class of the last verdict, or Cancelled for a job that was handed back.
+	// With ErrOutage it is Transient. With ErrPaused alone it is Fatal.
 	Class Class
 	// Attempts counts the calls made for the job, apart from CapacityRetries.
 	Attempts int

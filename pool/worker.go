@@ -10,7 +10,8 @@ import (
 )
 
 // crew is the workers, goroutines that make the calls: as many as calls were ever in
-// flight at once. So a send on work, which is unbuffered, finds an idle one.
+// flight at once. So a send on work, which is unbuffered, finds an idle one, or one that
+// has reported the end of its call and is about to receive.
 type crew struct {
 	work  chan *task
 	size  int
