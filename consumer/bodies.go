@@ -124,13 +124,13 @@ func (b *bodies) fetch(row *Row) bool {
 	switch {
 	case row.elsewhere == nil, len(row.Body) > 0, row.Unreadable != "":
 		return true
-	case row.term.fetching:
+	case row.inTerm.fetching:
 		return false
 	}
-	row.term.fetching = true
+	row.inTerm.fetching = true
 	needed := func() bool { return b.window.has(row) }
 	b.get(row.Seq, "its body", *row.elsewhere, needed, b.admits(row), func(body []byte, err error) {
-		row.term.fetching = false
+		row.inTerm.fetching = false
 		switch {
 		case err == nil && needed():
 			row.Body = body

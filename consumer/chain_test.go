@@ -73,7 +73,7 @@ func TestTheChainOfAResultCostsOneAllocation(t *testing.T) {
 	var c chainer
 	var chain chainValue
 	if n := testing.AllocsPerRun(100, func() {
-		chain = c.next(chain, chainedResult, m.Header, row.term.bodyHash)
+		chain = c.next(chain, chainedResult, m.Header, row.inTerm.bodyHash)
 		m.Header[streams.HeaderChain][0] = chain.String()
 	}); n > 1 {
 		t.Errorf("%v allocations, want 1", n)
@@ -87,7 +87,7 @@ func BenchmarkChain(b *testing.B) {
 	var chain chainValue
 	b.ReportAllocs()
 	for b.Loop() {
-		chain = c.next(chain, chainedResult, m.Header, row.term.bodyHash)
+		chain = c.next(chain, chainedResult, m.Header, row.inTerm.bodyHash)
 		m.Header[streams.HeaderChain][0] = chain.String()
 	}
 }

@@ -116,7 +116,7 @@ func (w conditionWriter) group(after uint64, n int) []*Row {
 	rows := make([]*Row, n)
 	for i := range rows {
 		seq := after + uint64(i) + 1
-		rows[i] = &Row{Seq: seq, Subject: "rows", term: inTerm{after: logMark{low: seq}}, answer: answer{reply: &Reply{Body: []byte("row")}}}
+		rows[i] = &Row{Seq: seq, Subject: "rows", inTerm: inTerm{after: logMark{low: seq}}, answer: answer{reply: &Reply{Body: []byte("row")}}}
 	}
 	return rows
 }

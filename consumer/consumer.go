@@ -511,7 +511,7 @@ func (c *Consumer) runTerm(soft, hard context.Context, lost <-chan nats.Status, 
 	t.carryOver()
 	t.close() // the emitter reports problems until it has ended
 	c.setRefused(false)
-	c.problems.forget(problemResults, problemDeadLetter, problemRows, problemAway, problemPut, problemGet)
+	c.problems.forget(problemResults, problemDeadLetter, problemUndelivered, problemUnread, problemPut, problemGet)
 	how := "error"
 	switch {
 	case err == nil:

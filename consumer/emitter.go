@@ -288,7 +288,7 @@ func (e *emitter) store(ctx context.Context, way appendWay, rows []*Row) (n int,
 		begin := time.Now()
 		seq, chain, err := e.try(ctx, way, rows)
 		if err == nil {
-			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, chain: chain, logMark: last.term.after}
+			e.end = logEnd{seq: seq, owner: e.owner, row: last.Seq, chain: chain, logMark: last.inTerm.after}
 			e.measure(way, len(rows), time.Since(begin))
 			e.stored()
 			return len(rows), nil
@@ -358,7 +358,7 @@ func (e *emitter) try(ctx context.Context, way appendWay, rows []*Row) (seq uint
 	chain = e.end.chain
 	for i, row := range rows {
 		msgs[i] = e.c.messages.resultMsg(row, e.owner)
-		chain = e.chainer.next(chain, chainedResult, msgs[i].Header, row.term.bodyHash)
+		chain = e.chainer.next(chain, chainedResult, msgs[i].Header, row.inTerm.bodyHash)
 		msgs[i].Header[streams.HeaderChain][0] = chain.String()
 	}
 	msgs[0].Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(e.end.seq, 10)}

@@ -59,7 +59,7 @@ func (t *term) dropHandedBack() {
 	})
 	for seq, row := range t.window.open {
 		switch {
-		case !row.term.done:
+		case !row.inTerm.done:
 			delete(t.window.open, seq)
 		case t.c.cfg.Journal && !onlyInMemory(row):
 			delete(t.window.open, seq)

@@ -19,7 +19,7 @@ type Waiter interface {
 // kindOf has the kind of each area of [problems].
 var kindOf = map[string]hold.Kind{
 	problemConnection: hold.Connection, problemOwnership: hold.Ownership, problemResults: hold.Results,
-	problemDeadLetter: hold.DeadLetter, problemRows: hold.Undelivered, problemAway: hold.Unread,
+	problemDeadLetter: hold.DeadLetter, problemUndelivered: hold.Undelivered, problemUnread: hold.Unread,
 	problemPut: hold.ObjectStore, problemGet: hold.ObjectStore,
 }
 
@@ -149,7 +149,7 @@ func (q *inquiry) answer() whereabouts {
 		return q.hold(hold.HandOver, "")
 	case row == nil: // no row of this partition
 		return whereabouts{}
-	case row.term.done || row.answered:
+	case row.inTerm.done || row.answered:
 		return q.answered()
 	case slices.Contains(t.unstarted, row):
 		return q.unstarted()
@@ -193,7 +193,7 @@ func (q *inquiry) answered() whereabouts {
 		return q.blocked(q.problem(hold.ObjectStore))
 	case q.row.form.putting:
 		return q.hold(hold.Storing, "its body")
-	case !q.row.term.done:
+	case !q.row.inTerm.done:
 		return q.hold(hold.Storing, "its reply")
 	case !q.row.emittable() && q.row.shared.recorder.Refused():
 		return q.hold(hold.Audit, "")
@@ -215,7 +215,7 @@ func (q *inquiry) unstarted() whereabouts {
 		return q.hold(hold.Operator, "")
 	case t.c.storable.full.Load() != nil:
 		return q.hold(hold.Store, "")
-	case t.c.storable.unstowed.Load(), q.row.term.fetching && q.problem(hold.ObjectStore) != nil:
+	case t.c.storable.unstowed.Load(), q.row.inTerm.fetching && q.problem(hold.ObjectStore) != nil:
 		if problem := q.problem(hold.ObjectStore); problem != nil {
 			return q.blocked(problem)
 		}
@@ -239,7 +239,7 @@ func (q *inquiry) hold(kind hold.Kind, by string) whereabouts {
 	h.By = by
 	if q.row != nil {
 		h.Since = q.row.Taken
-		if q.row.term.done {
+		if q.row.inTerm.done {
 			h.Since = q.row.reply.Event.FinishedAt
 		}
 	}

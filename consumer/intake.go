@@ -117,7 +117,7 @@ func (in *intake) note(md *nats.MsgMetadata, now time.Time) (proven bool) {
 	in.delivered, in.pin = md.Sequence.Consumer, in.pull.pin
 	in.c.setStatus(func(s *Status) { s.Pending = md.NumPending })
 	if in.silences = 0; now.Sub(in.lastReset) > 2*silence {
-		in.c.problems.clear(problemRows)
+		in.c.problems.clear(problemUndelivered)
 	}
 	return proven
 }
@@ -188,14 +188,14 @@ func (in *intake) owes(ctx context.Context, info *jetstream.ConsumerInfo, unacke
 // owesNothing notes that the silence had a reason, and lets the next one last longer.
 func (in *intake) owesNothing() {
 	in.quiet = min(2*in.quiet, silenceMost)
-	in.c.problems.clear(problemRows)
+	in.c.problems.clear(problemUndelivered)
 }
 
 // owed notes that rows should have come before the consumer is reset for them. From the
 // second time in a row on that is a problem: the first reset has not helped.
 func (in *intake) owed(info *jetstream.ConsumerInfo) {
 	if in.silences++; in.silences > 1 {
-		in.c.problems.set(problemRows, in.whySilent(info))
+		in.c.problems.set(problemUndelivered, in.whySilent(info))
 	}
 	in.c.log.Info("rows are pending but none arrive, resetting the consumer",
 		slog.Uint64("after", in.accepted), slog.Uint64("pending", info.NumPending))

@@ -159,7 +159,7 @@ func (l *laneRows) signal() <-chan struct{} {
 // parkStarted parks a row that has come and need not be started: its reply is in the
 // journal, or it is in a batch.
 func (l *laneRows) parkStarted(row *Row) bool {
-	if l == nil || row.term.back {
+	if l == nil || row.inTerm.back {
 		return false
 	}
 	if l.earlier.has(row) {
@@ -177,7 +177,7 @@ func (l *laneRows) parkStarted(row *Row) bool {
 // park parks an open row. near says that it can be answered when its turn is near: from
 // the journal, or by starting it again, where that costs nothing.
 func (l *laneRows) park(row *Row, near bool) {
-	note := noteAway(row.term.ackReply)
+	note := noteAway(row.inTerm.ackReply)
 	note.kept = row.journal.stored
 	note.taken = uint32(row.Taken.Sub(l.c.pulse.born) / time.Second) //nolint:gosec // 136 years
 	delete(l.window.open, row.Seq)
@@ -205,7 +205,7 @@ func (l *laneRows) takes(row *Row) bool {
 	switch {
 	case l == nil, l.window.buf.Parked() == 0:
 		return false
-	case row.term.back && row.Errand == nil, l.window.itsTurn(row):
+	case row.inTerm.back && row.Errand == nil, l.window.itsTurn(row):
 		return false
 	case row.journal.stored, row.reply.RequestHash == "": // it is in the journal, or cost nothing
 		l.park(row, true)

@@ -152,8 +152,8 @@ func (m *messages) resultMsg(row *Row, owner string) *nats.Msg {
 	set.one(streams.HeaderStatus, statusOf(row.reply))
 	set.one(streams.HeaderStateID, row.StateID)
 	set.one(streams.HeaderOwner, owner)
-	if row.term.event != "" {
-		set.one(streams.HeaderEvent, row.term.event)
+	if row.inTerm.event != "" {
+		set.one(streams.HeaderEvent, row.inTerm.event)
 	}
 	set.one(streams.HeaderChain, "")
 	m.order.setHeader(header, row)

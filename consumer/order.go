@@ -69,9 +69,9 @@ func (o order) claim(cl *streams.Claim, h nats.Header, mark logMark) {
 func (o order) setHeader(h nats.Header, row *Row) {
 	switch {
 	case o.byKey():
-		row.term.after.setHeader(h, &row.Key)
+		row.inTerm.after.setHeader(h, &row.Key)
 	case o.getsAhead():
-		row.term.after.setHeader(h, nil)
+		row.inTerm.after.setHeader(h, nil)
 	}
 }
 

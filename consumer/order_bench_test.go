@@ -86,8 +86,8 @@ func orderedConsumer(tb testing.TB, nc *nats.Conn, order streams.Order) *Consume
 // aheadRow is an answered row with so many emitted above the first row, which is not.
 func aheadRow(seq uint64, ahead int) *Row {
 	row := &Row{Seq: seq, StateID: fmt.Sprintf("stage/ROWS/0/%d", seq), Subject: fmt.Sprintf("rows.k%d", seq%10_000), answer: answer{reply: &Reply{Body: make([]byte, 500)}}}
-	row.Key, row.term.event = row.Subject, "AAECAwQFBgcICQoLDA0ODw"
-	row.term.after = logMark{ahead: ahead, from: 1}
+	row.Key, row.inTerm.event = row.Subject, "AAECAwQFBgcICQoLDA0ODw"
+	row.inTerm.after = logMark{ahead: ahead, from: 1}
 	return row
 }
 

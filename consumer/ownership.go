@@ -84,7 +84,7 @@ func (o *ownership) markOf(low uint64, ahead int) logMark {
 func (o *ownership) mark(group []*Row, marks iter.Seq[sequencer.Mark]) {
 	i := 0
 	for m := range marks {
-		group[i].term.after = o.markOf(m.Low, m.Ahead)
+		group[i].inTerm.after = o.markOf(m.Low, m.Ahead)
 		i++
 	}
 }

@@ -15,14 +15,14 @@ import (
 
 // What can block a partition until it passes or a person fixes it.
 const (
-	problemConnection = "connection"
-	problemOwnership  = "ownership"
-	problemResults    = "results"
-	problemDeadLetter = "dead letter"
-	problemRows       = "rows"
-	problemAway       = "rows set aside" // or parked
-	problemPut        = "large results"
-	problemGet        = "large rows" // or kept replies
+	problemConnection  = "connection"
+	problemOwnership   = "ownership"
+	problemResults     = "results"
+	problemDeadLetter  = "dead letter"
+	problemUndelivered = "rows"
+	problemUnread      = "rows set aside" // or parked
+	problemPut         = "large results"
+	problemGet         = "large rows" // or kept replies
 )
 
 // problems holds what blocks the partition at the moment, for /readyz and the log. Safe
@@ -101,8 +101,8 @@ func unfit(err error) error { return &streams.UnfitError{Err: err} }
 // isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside
 // ends only a start, so that it is seen at once; a stage that has served waits until it
 // is fixed.
-func isFatal(err error, hasServed bool) bool {
+func isFatal(err error, started bool) bool {
 	_, always := errors.AsType[fatalError](err)
 	_, unfit := errors.AsType[*streams.UnfitError](err)
-	return always || unfit && !hasServed
+	return always || unfit && !started
 }

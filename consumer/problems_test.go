@@ -9,7 +9,7 @@ import (
 func TestTheHoldsOfProblemsKeepTheirOrder(t *testing.T) {
 	for range 100 {
 		p := problems{why: map[string]problem{
-			problemGet: {why: "a row"}, problemRows: {why: "none comes"}, problemPut: {why: "z result"}, problemConnection: {why: "lost"},
+			problemGet: {why: "a row"}, problemUndelivered: {why: "none comes"}, problemPut: {why: "z result"}, problemConnection: {why: "lost"},
 		}}
 		var got []string
 		for _, h := range p.holds(0) {

@@ -199,7 +199,7 @@ func (r *returns) received(m *nats.Msg, now time.Time) error {
 	if !row.here() {
 		return nil
 	}
-	r.c.problems.clear(problemAway)
+	r.c.problems.clear(problemUnread)
 	return r.startBack(seq)
 }
 
@@ -228,7 +228,7 @@ func (r *returns) startBack(seq uint64) error {
 
 func (r *returns) awayProblem(err error) {
 	err = fmt.Errorf("get a row of stream %s again: %w", r.c.cfg.InputStream, err)
-	r.c.problems.set(problemAway, r.c.denied(err))
+	r.c.problems.set(problemUnread, r.c.denied(err))
 }
 
 func (r *returns) close() {

@@ -83,7 +83,7 @@ type Row struct {
 	elements
 	signals
 	answer
-	term    inTerm
+	inTerm  inTerm
 	journal inJournal
 }
 
@@ -331,7 +331,7 @@ func (r *Row) forgetJournal() {
 }
 
 // emittable reports whether the row is answered and all its events are stored.
-func (r *Row) emittable() bool { return r.term.done && r.unstored.Load() == 0 }
+func (r *Row) emittable() bool { return r.inTerm.done && r.unstored.Load() == 0 }
 
 // message is the body of the row's message, which is empty where the row's body is an
 // object.

@@ -183,7 +183,7 @@ func (t *term) skip(seq uint64, reply string) error {
 // again handles the delivery of a row that was taken before.
 func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) error {
 	if row := t.window.open[seq]; row != nil {
-		row.term.ackReply = reply // the server counts the newest delivery
+		row.inTerm.ackReply = reply // the server counts the newest delivery
 	} else if t.window.deliveredAgain(seq, reply) {
 		t.c.at("parked row came again")
 	} else if t.window.finished(seq) {
@@ -202,8 +202,8 @@ func (t *term) again(ctx context.Context, seq, delivered uint64, reply string) e
 func (t *term) take(row *Row, size int, index uint64, reply string) {
 	known := t.c.carried.has(row)
 	delete(t.c.carried.rows, row.Seq)
-	row.term.submitIndex, row.term.ackReply, row.term.size = index, reply, size
-	row.term.done, row.term.itemBytes, row.term.fetching = false, 0, false
+	row.inTerm.submitIndex, row.inTerm.ackReply, row.inTerm.size = index, reply, size
+	row.inTerm.done, row.inTerm.itemBytes, row.inTerm.fetching = false, 0, false
 	if row.elsewhere != nil { // its body may have been read in an earlier term
 		t.window.weighBody(row)
 	}
@@ -252,7 +252,7 @@ func (t *term) comeBack(seq uint64, back *comingBack) (next uint64, err error) {
 	}
 	row := t.rowOf(seq, back.body)
 	if !aside {
-		row.term.back, row.Errand, row.Kept = true, back.errand, back.kept
+		row.inTerm.back, row.Errand, row.Kept = true, back.errand, back.kept
 		row.Taken = t.c.pulse.born.Add(time.Duration(was.taken) * time.Second)
 	}
 	t.take(row, weight(back.body.Msg), index, t.in.ackOf(seq, &was.awayRow))
@@ -337,9 +337,9 @@ look:
 	for ; looked < len(t.unstarted); looked++ {
 		switch row := t.unstarted[looked]; {
 		case t.lane.parkStarted(row):
-		case t.bodies.fetch(row) && (row.term.back || t.journal.gets.restore(row, now)):
+		case t.bodies.fetch(row) && (row.inTerm.back || t.journal.gets.restore(row, now)):
 			t.c.cfg.Executor.Start(row)
-		case row.term.fetching || t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
+		case row.inTerm.fetching || t.journal.gets.open[row.Seq] != nil || t.journal.gets.room():
 			waiting = append(waiting, row)
 		default:
 			break look
@@ -392,8 +392,8 @@ func (t *term) itemAnswered(item *Row) {
 		return
 	}
 	bytes := len(item.reply.Body)
-	row.term.itemBytes += bytes
-	if !row.term.done {
+	row.inTerm.itemBytes += bytes
+	if !row.inTerm.done {
 		t.window.grow(row.Seq, bytes)
 	}
 	t.journal.unkept.wait(item, time.Now())
@@ -412,7 +412,7 @@ func (t *term) answered(row *Row) {
 // stored before the result.
 func (t *term) complete(row *Row) {
 	t.c.messages.fit(row)
-	bytes := row.term.size + len(row.reply.Body) + row.term.itemBytes
+	bytes := row.inTerm.size + len(row.reply.Body) + row.inTerm.itemBytes
 	index, err := t.window.buf.Complete(row.Seq, place{row: row}, bytes)
 	if err != nil {
 		panic(fmt.Sprintf("consumer: executor answered row %d twice: %v", row.Seq, err))
@@ -422,12 +422,12 @@ func (t *term) complete(row *Row) {
 		row.reply.Event.FinishedAt = now
 	}
 	e := t.c.rowEvent(row, t.owner, now)
-	e.SubmitIndex, e.CompleteIndex = row.term.submitIndex, index
-	row.term.bodyHash = sha256.Sum256(row.reply.Body)
-	e.ResultHash, e.Salt = hex.EncodeToString(row.term.bodyHash[:]), rand.Text()
+	e.SubmitIndex, e.CompleteIndex = row.inTerm.submitIndex, index
+	row.inTerm.bodyHash = sha256.Sum256(row.reply.Body)
+	e.ResultHash, e.Salt = hex.EncodeToString(row.inTerm.bodyHash[:]), rand.Text()
 	row.unstored.Add(1)
-	row.term.done = true
-	row.term.event = eventName(t.c.cfg.Recorder.RecordRow(&e, row.eventStored))
+	row.inTerm.done = true
+	row.inTerm.event = eventName(t.c.cfg.Recorder.RecordRow(&e, row.eventStored))
 	if row.form.large {
 		t.bodies.stowResult(row)
 	}
@@ -474,7 +474,7 @@ func (t *term) emitted(e emitted) error {
 		if row.reply.Failed {
 			failed++
 		}
-		t.acks.emitted(row.term.ackReply, e.at)
+		t.acks.emitted(row.inTerm.ackReply, e.at)
 		if row.trace != nil {
 			row.trace.Emitted(row.reply, e.at)
 		}

@@ -158,7 +158,7 @@ func (w *window) grow(seq uint64, bytes int) { w.buf.Grow(seq, bytes) }
 
 // weighBody counts a body that was read in the window.
 func (w *window) weighBody(row *Row) {
-	row.term.size += len(row.Body)
+	row.inTerm.size += len(row.Body)
 	w.buf.Grow(row.Seq, unansweredCounts*len(row.Body))
 }
 
@@ -198,7 +198,7 @@ func (w *window) takeBack(row *Row) {
 
 // itsTurn reports whether an answered row waits for no other.
 func (w *window) itsTurn(row *Row) bool {
-	if row.element.parent != nil && !row.element.parent.term.done {
+	if row.element.parent != nil && !row.element.parent.inTerm.done {
 		return false
 	}
 	_, waits := w.buf.WaitsFor(row.Seq)
