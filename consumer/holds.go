@@ -94,10 +94,11 @@ type question struct {
 	answer chan<- whereabouts // has room for it
 }
 
-// whereabouts is where a row is: it waits for hold, or the executor has it.
+// whereabouts is where a row is. The zero value says that nothing is known of it, or that it
+// has its result.
 type whereabouts struct {
-	hold     *hold.Hold
-	executor *Row
+	hold     *hold.Hold // what it waits for
+	executor *Row       // the row, which the executor has
 }
 
 // RowHold returns why a row of the partition has no result yet: exactly one reason, of a
@@ -146,7 +147,7 @@ func (q *inquiry) answer() whereabouts {
 	case row == nil && q.seq > t.in.accepted:
 		return q.hold(hold.Pending, t.gauges.term.fullOf)
 	case row == nil && slices.ContainsFunc(t.window.takenBack, func(r *Row) bool { return r.Seq == q.seq }):
-		return q.hold(hold.HandOver, "")
+		return q.takenBack()
 	case row == nil: // no row of this partition
 		return whereabouts{}
 	case row.inTerm.done || row.answered:
@@ -155,6 +156,14 @@ func (q *inquiry) answer() whereabouts {
 		return q.unstarted()
 	}
 	return whereabouts{executor: q.row}
+}
+
+// takenBack returns the hold of a row that the stopping term has given up.
+func (q *inquiry) takenBack() whereabouts {
+	if q.t.released {
+		return q.hold(hold.HandOver, "")
+	}
+	return q.hold(hold.Stopping, "")
 }
 
 // away returns the hold of a row that is away. It waits for an earlier row of its key, for
@@ -205,12 +214,11 @@ func (q *inquiry) answered() whereabouts {
 	return q.hold(hold.Storing, "its result")
 }
 
-// unstarted returns the hold of a row that is taken and was not given to the executor.
+// unstarted returns the hold of a row that is taken and was not given to the executor. The
+// term is not stopping, or it would have taken the row back.
 func (q *inquiry) unstarted() whereabouts {
 	t := q.t
 	switch {
-	case t.stopping:
-		return q.hold(hold.HandOver, "")
 	case t.c.steer.paused.Load():
 		return q.hold(hold.Operator, "")
 	case t.c.storable.full.Load() != nil:

@@ -27,6 +27,13 @@ func TestTheConsumerSaysWhyARowWaits(t *testing.T) {
 		"an earlier one is open": {nil, nil, 2, hold.Order, "row 1", ""},
 		"the window is full":     {func(_ *testbed, cfg *consumer.Config) { cfg.WindowRows = 4 }, nil, 9, hold.Pending, "rows", hold.Window},
 		"it is paused":           {func(_ *testbed, cfg *consumer.Config) { cfg.Executor = first(0) }, func(b *testbed, r *replica) { b.until(12); r.Pause(true); b.load(3) }, 13, hold.Operator, "", ""},
+		"the process stops":      {func(_ *testbed, cfg *consumer.Config) { cfg.Executor = first(scaled().aLongTime) }, func(b *testbed, r *replica) { r.Pause(true); b.load(3); time.Sleep(2 * time.Second); r.soft() }, 13, hold.Stopping, "", ""},
+		"it goes elsewhere": {func(_ *testbed, cfg *consumer.Config) { cfg.Executor = first(scaled().aLongTime) }, func(b *testbed, r *replica) {
+			r.Pause(true)
+			b.load(3)
+			time.Sleep(2 * time.Second)
+			r.StandAside(true)
+		}, 13, hold.HandOver, "", hold.HandOver},
 		"results are full": {func(_ *testbed, cfg *consumer.Config) { cfg.Executor = first(0) }, func(b *testbed, _ *replica) {
 			b.until(12)
 			stagetest.Fill(b.t, b.js, "RESULTS", true)
