@@ -29,8 +29,10 @@ type earlierTerms struct {
 	by      time.Time
 	again   time.Time // when to ask once more
 
-	pages []keptRef // read so far, where the subjects don't fit in one answer
-	read  int       // how many subjects were read
+	// These are about a reading that is not complete. The subjects may not fit in one
+	// answer.
+	pages []keptRef // read so far
+	read  int       // how many subjects were read, those that name no reply included
 	total int       // how many subjects exist, by the first answer
 	upTo  uint64    // highest sequence of the stream by then
 }

@@ -25,6 +25,7 @@ const (
 	// reply waits for its events, for the group before it and for its own. Without this
 	// rule each reply goes to the journal, too, which makes the server slower still: a
 	// quarter of all that it stored were entries that nobody needed a moment later.
+	// journalStuckMost bounds it.
 	journalStuck       = 75 * time.Millisecond
 	journalStuckGroups = 4
 	journalStuckMost   = 250 * time.Millisecond
@@ -40,9 +41,9 @@ type unkept struct {
 	bodies  *bodies   // store the bodies that are larger than an entry
 	sent    sentEntries
 
-	rows      []*Row // in no order; some may be settled since
-	count     int    // of rows that are not settled
-	next      time.Time
+	rows      []*Row       // in no order; some may be settled since
+	count     int          // of rows that are not settled
+	next      time.Time    // when to look at them; zero means not before something happens
 	blocked   bool         // a row whose time has come waits for the answers to other entries
 	flushBy   time.Time    // when a hand-over stops waiting for them; zero without one
 	groupTime streams.Cost // of an append of results, however many
@@ -141,8 +142,8 @@ func (u *unkept) emitted(e emitted) {
 // covers them all, so that no row needs a timer; and most rows are emitted by then, so a
 // look costs next to nothing.
 //
-// A row may be registered during the look: one that can't be kept leaves the lane at once,
-// and is added again.
+// A row may be registered during the look: one that can't be kept is not parked after all,
+// and is added again as it is completed.
 func (u *unkept) step(now time.Time) (next time.Time) {
 	if u.next.IsZero() || now.Before(u.next) {
 		return u.next
@@ -185,22 +186,31 @@ func (u *unkept) offer(row *Row, now time.Time) {
 		row.journal.keepAt = now.Add(journalScan) // its events go first, and an earlier term may have kept it
 	case u.sent.full(now):
 		u.blocked = true
-	case u.sent.send(row, now), u.bodies.stowForJournal(row, now): // it, or its body, is on its way
 	default:
-		u.settle(row) // it never can be kept
-		u.lane.keptNow(row)
+		u.keep(row, now)
 	}
 }
 
-// received takes the answer to an entry. Its row may be emitted since the entry was sent.
-// While a row waits for other entries, the next look is due at once when there is room for
-// a good many, and not for each: a look goes through all replies that wait.
+// keep sends the entry of a row or, where that is too large, first the reply's body to the
+// object store. A reply that fits into neither can't be kept.
+func (u *unkept) keep(row *Row, now time.Time) {
+	if u.sent.send(row, now) || u.bodies.stowForJournal(row, now) {
+		return
+	}
+	u.settle(row)
+	u.lane.keptNow(row)
+}
+
+// received takes the answer to an entry. While a row waits for other entries, the next look
+// is due at once when there is room for a good many, and not for each: a look goes through
+// all replies that wait. A row may be emitted since its entry was sent: then the lane is
+// told of it once more, which does no harm.
 func (u *unkept) received(answer *nats.Msg, number string, now time.Time) {
 	row := u.sent.received(answer, number, now)
 	if u.blocked && u.sent.hasRoom() {
 		u.next = now
 	}
-	if row != nil && u.has(row) {
+	if row != nil {
 		u.settle(row)
 		u.lane.keptNow(row)
 	}

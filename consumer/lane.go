@@ -14,8 +14,9 @@ import (
 // read again when its turn comes.
 //
 // A row comes into the lane by way of the executor, which parks it ([Reply.Parked]), and
-// comes back to the executor when the lane recalls it. Its methods are called from the
-// goroutine of [Consumer.Run], and must not block but for Open and Close.
+// comes back to the executor when the lane recalls it. Its methods are called one at a time,
+// by the goroutine of [Consumer.Run] or while that waits for them. They must not block but
+// for Open and Close.
 type Lane interface {
 	// Open begins a term of ownership, after the claim: it reads what earlier terms have
 	// recorded, behind a fence of the lane's own, so that they can record nothing more.
@@ -24,7 +25,8 @@ type Lane interface {
 	// called for each row taken that has no reply in the journal.
 	Holds(row *Row) bool
 	// Kept reports that the row does not need its batch any more: its reply is in the
-	// journal, its result stored, or the row no longer in the input.
+	// journal, its result stored, or the row no longer in the input. It may be reported
+	// more than once.
 	Kept(seq uint64)
 	// Stop is called once when the term begins to stop: nothing is submitted from then
 	// on.
@@ -36,10 +38,11 @@ type Lane interface {
 // LaneTerm is a term of ownership, as a [Lane] sees it. Its functions are safe for
 // concurrent use, do not block, and do nothing once the term has ended.
 type LaneTerm struct {
-	// Owner names the term. Rows up to Low are emitted. InputCreated names the input
-	// stream that sequences refer to.
-	Owner        string
-	Low          uint64
+	// Owner names the term.
+	Owner string
+	// Low is the low-water mark: all rows up to it are emitted.
+	Low uint64
+	// InputCreated is when the input stream was created that sequences refer to.
 	InputCreated time.Time
 	// Recall brings a parked row back to the executor, with [Row.Errand] as given, as
 	// soon as the window has room: recalls are served in order. A row that is parked a
@@ -68,15 +71,15 @@ type laneRows struct {
 	returns *returns
 	// complete takes an answered row that stays in the window, see [term.complete].
 	complete func(*Row)
-	opened   bool
-	stopped  bool
+	opened   bool // the lane's term has begun, or was about to
+	stopped  bool // the lane knows that the term stops
 
 	desk laneDesk
-	// wanted are the recalls that wait for room. early are the recalls of rows that are
-	// not parked yet, because they have not come again since the term began, or were set
-	// aside.
+	// wanted are the recalls that wait for room.
 	wanted []recall
-	early  map[uint64]recall
+	// early are the recalls of rows that are not parked: they have not come again since the
+	// term began, are set aside, or are open.
+	early map[uint64]recall
 	// stashed are answered rows that wait for the journal to have their replies, to be
 	// parked.
 	stashed map[uint64]*Row
@@ -268,12 +271,12 @@ func (l *laneRows) takeRecalls() error {
 	return fenced
 }
 
-// sortRecall puts a recall where it belongs. A row that is open settles by itself.
+// sortRecall puts a recall where it belongs.
 func (l *laneRows) sortRecall(r recall) {
 	note, aside := l.window.buf.Away(r.seq)
 	switch {
 	case aside, l.window.open[r.seq] != nil, r.seq > l.in.accepted:
-		l.early[r.seq] = r // until it is parked
+		l.early[r.seq] = r // until it is parked, which an open row may never be
 	case note == nil:
 		l.kept(r.seq) // it is finished
 	case note.kept, l.returns.coming[r.seq] != nil:
