@@ -61,13 +61,13 @@ type bodies struct {
 	window *window
 	unkept *unkept
 
-	// keys has the keys of rows in order by key whose bodies are objects: the key may be
-	// in the body, which is read for it before the row enters. forKey is the row that is
-	// being read for its key, or 0; no other is taken meanwhile. keyed says that it was
-	// read, so the row must come again.
-	keys   map[uint64]string
+	// keys has, by sequence, the keys of rows in order by key whose bodies are objects: the
+	// key may be in the body, which is read for it before the row enters.
+	keys map[uint64]string
+	// forKey is the row that is being read for its key, or 0. No other is taken meanwhile.
 	forKey uint64
-	keyed  bool
+	// keyed says that a row was read for its key, and must come again.
+	keyed bool
 }
 
 // elsewhere returns the object that holds the body of a row, or nil: such a row is a

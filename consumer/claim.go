@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// claimRetryMax is the longest wait before a claim that was refused, though nobody
-	// else has appended, is sent again.
+	// claimRetryMax is the longest wait before a claim is sent again that was refused
+	// though nobody else has appended. If it is refused after that, too, the attempt to
+	// claim fails.
 	claimRetryMax = 800 * time.Millisecond
 	// aheadAskMost is how long the answer to a request to read the log may take: while
 	// servers elect a leader it is lost.
@@ -53,7 +54,8 @@ type logEnd struct {
 // have their results. Each append is conditional on the end of the log, see emitter and
 // [resultLog.claim].
 //
-// The goroutine of [Consumer.Run] owns it, and the emitter reads the log's end beside it.
+// The goroutine of [Consumer.Run] owns it. The emitter and the dropper read the log by it,
+// which changes nothing of it.
 type resultLog struct {
 	*connection
 	cfg   *Config

@@ -87,7 +87,8 @@ type Config struct {
 	// [Fitter].
 	ResultBucket string
 	// ResultMaxAge is how old results may get before the owner of the partition drops
-	// them; zero means that it keeps all. It is one minute at least.
+	// them. It looks for such results ten times in that time, and at least once a minute.
+	// Zero means that all are kept.
 	ResultMaxAge time.Duration
 	// DeadLetterSubject gets the originals of failed rows, or empty.
 	DeadLetterSubject string
@@ -98,8 +99,8 @@ type Config struct {
 	// example, "subject" or "field customer".
 	OrderKey string
 	// Key returns the key of a row as [streams.KeyHeader] writes it, where the Order is
-	// [streams.OrderKey]. It is called once for each row, from the goroutine of
-	// [Consumer.Run].
+	// [streams.OrderKey]. It is called each time that a row comes, so it must return the
+	// same for the same row. The goroutine of [Consumer.Run] calls it.
 	Key func(*Row) string
 	// Streams looks at the settings of the streams while the partition is served: at each
 	// claim, and whenever it runs. A setting that can't serve ends the term, and the
@@ -122,9 +123,9 @@ type Config struct {
 	// JournalAfter is how long a reply waits for its turn before the journal keeps it.
 	// Zero keeps a reply as soon as its call events are stored.
 	JournalAfter time.Duration
-	// LaneLeft is called before a claim if the last owner had a lane and this process has
-	// none. It returns an error if batches are open, and the partition is not claimed
-	// then. It may be nil.
+	// LaneLeft is called at the start and before each claim if the last owner had a lane
+	// and this process has none. It returns an error if batches are open, and the
+	// partition is not claimed then. It may be nil.
 	LaneLeft func(ctx context.Context, left *streams.ClaimedLane) error
 	// ClaimedLane describes the lane in claims. It may be nil.
 	ClaimedLane *streams.ClaimedLane
@@ -188,32 +189,42 @@ type Status struct {
 	// SetAside counts the rows that are taken but not in memory, so that a key whose rows
 	// wait leaves room for the others.
 	SetAside int
-	// Window counts the rows taken and not emitted, and Buffered the answered ones among
-	// them. BufferedBytes is the size of the window.
-	Window, Buffered int
-	BufferedBytes    int64
-	// Head is the oldest row of the window; 0 when the window is empty. HeadSince is when
-	// it became the oldest.
-	Head      uint64
+	// Window counts the rows taken and not emitted, but for those that are parked or set
+	// aside.
+	Window int
+	// Buffered counts the answered rows of the window.
+	Buffered int
+	// BufferedBytes is the size of the window.
+	BufferedBytes int64
+	// Head is the oldest row that is taken and not emitted, also one that is parked or set
+	// aside. It is 0 where there is none.
+	Head uint64
+	// HeadSince is when Head became the oldest.
 	HeadSince time.Time
 	// Pending rows wait in the input stream. Only the owner reports them.
 	Pending uint64
 	// HighWaterMark is the low-water mark, under the name that it had before there were
 	// orders by key: every row up to it is emitted. In stream order it is also the last
-	// row emitted. In any other order Ahead counts the rows above it that are emitted.
+	// row emitted.
 	HighWaterMark uint64
-	Ahead         int
+	// Ahead counts the rows above the low-water mark that are emitted. It is always 0 in
+	// stream order.
+	Ahead int
 	// KeysWaiting counts the keys with answered rows that wait for an earlier row. It is
 	// always 0 unless the order is by key.
 	KeysWaiting int
-	// WaitedFor is the row that others have waited for longest, or 0; WaitedForKey is its
-	// key, and WaitedForSince is when it was taken.
-	WaitedFor      uint64
-	WaitedForKey   string
+	// WaitedFor is the row that others have waited for longest, or 0.
+	WaitedFor uint64
+	// WaitedForKey is the key of WaitedFor.
+	WaitedForKey string
+	// WaitedForSince is when WaitedFor was taken. It is zero while that row is away.
 	WaitedForSince time.Time
-	// Emitted counts the results that this process has stored, and Failed the errors among
-	// them. Skipped counts rows that came again after they were emitted.
-	Emitted, Failed, Skipped uint64
+	// Emitted counts the results that this process has stored.
+	Emitted uint64
+	// Failed counts the errors among Emitted.
+	Failed uint64
+	// Skipped counts rows that came again after they were emitted.
+	Skipped uint64
 	// Problem is what blocks the partition; empty when nothing does.
 	Problem string
 	// Holds are the reasons why the rows of the partition wait, as far as this consumer

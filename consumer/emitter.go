@@ -26,9 +26,10 @@ const (
 	// while a group of 25 rows is stored in 50 ms.
 	groupPaysRows = 64
 	groupPatience = 4
-	// Each time that groupForgetRows or more are stored one by one, the measure of a group
-	// fades by the fraction groupForgetFraction. Without it, a group that was slow once
-	// would never be tried again.
+	// Each row of n that is stored by itself, where n is groupForgetRows at least, lets the
+	// measure of a group fade by 1/n of the fraction groupForgetFraction. For example, 16
+	// rows that are stored one by one let it fade by 1.2%. Without that, a group that was
+	// slow once would never be tried again.
 	groupForgetRows     = 8
 	groupForgetFraction = 64
 	// singleForgetFraction is the fraction by which each group lets the measure of a
@@ -124,9 +125,9 @@ func (e *emitter) run(ctx context.Context, groups <-chan []*Row, stored chan<- e
 // While it is busy one group is on its way and its outcome was not taken yet, so neither
 // channel, of one place each, ever blocks the term.
 type outlet struct {
-	groups  chan []*Row
-	stored  chan emitted
-	busy    bool
+	groups  chan []*Row  // to the emitter
+	stored  chan emitted // from it
+	busy    bool         // the term's
 	cancel  context.CancelFunc
 	emitter sync.WaitGroup
 }
@@ -154,12 +155,12 @@ func (o *outlet) close() {
 
 // emitted is the outcome of one group.
 type emitted struct {
-	rows  []*Row
-	end   logEnd
+	rows  []*Row // all of the group; none where it was a look at the log
+	end   logEnd // as the emitter knows it after that
 	began time.Time
-	at    time.Time
-	sure  bool  // the log was ours at some time since it began
-	err   error // ErrFenced, or the context's cause
+	at    time.Time // when it ended
+	sure  bool      // the log was ours at some time since it began
+	err   error     // ErrFenced, or the context's cause
 }
 
 // emit stores rows; none means to see whether the log still ends where this term left it.

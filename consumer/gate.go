@@ -18,14 +18,15 @@ type Resumer interface {
 // For example, a window of 256 MB has 1,000 rows of 10 KB, and each reply has 1 MB. From
 // about the 250th reply on no row begins but the one that all others wait for.
 type gate struct {
-	shut  atomic.Bool
-	stuck atomic.Bool // replies that wait for no row use up the bytes
-	heavy atomic.Bool // half of the bytes are replies that wait, and there are other keys
+	shut  atomic.Bool // only rows that wait for no other may begin
+	stuck atomic.Bool // no row may begin: replies that wait for no row use up the bytes
+	heavy atomic.Bool // no row of the keys in waiting may begin: in order by key, replies that wait take half of the bytes
 
 	mu      sync.Mutex
-	waiting map[string]struct{} // in order by key: the keys of replies that wait
+	waiting map[string]struct{} // in order by key, the keys of replies that wait
 }
 
+// admits reports whether a row may begin.
 func (g *gate) admits(r *Row) bool {
 	switch {
 	case g.stuck.Load():
@@ -64,7 +65,7 @@ func (g *gate) setWaiting(key string, waits bool) (more bool) {
 	return waited && !waits && g.heavy.Load()
 }
 
-// set returns whether rows may begin now that might not before.
+// set sets the bars, and returns whether rows may begin now that might not before.
 func (g *gate) set(shut, stuck, heavy bool) (more bool) {
 	for _, bar := range []struct {
 		at *atomic.Bool

@@ -5,11 +5,9 @@ import "time"
 // gauges publishes the state of a term's window in [Status]. The goroutine of the term
 // owns it.
 type gauges struct {
-	// head is the oldest row of the window as last published, and headSince when it
-	// became that.
-	head      uint64
-	headSince time.Time
-	term      termStatus
+	head      uint64     // [Status.Head] as last published
+	headSince time.Time  // when it became that
+	term      termStatus // as last published
 	// waitedForAt is when [Status.WaitedFor] was last looked for.
 	waitedForAt time.Time
 }
@@ -39,7 +37,7 @@ func (g *gauges) publish(t *term) {
 	})
 }
 
-// holding returns the reasons as they are now. One that was there before keeps its time.
+// holding returns why all rows wait now. A reason that was there before keeps its time.
 func (g *gauges) holding(t *term) (s termStatus) {
 	before := g.term
 	since := func(is bool, before time.Time) time.Time {
@@ -63,16 +61,15 @@ func (g *gauges) holding(t *term) (s termStatus) {
 
 // publishWaiting publishes which keys wait, and for which row they have waited longest.
 func (g *gauges) publishWaiting(t *term, s *Status) {
-	s.KeysWaiting = t.window.buf.Waiting()
-	waits := s.KeysWaiting > 0
 	now := time.Now()
-	looked := waits && now.Sub(g.waitedForAt) < waitedForEvery
-	if looked && t.window.open[s.WaitedFor] != nil {
-		return
+	s.KeysWaiting = t.window.buf.Waiting()
+	waits, lookedLately := s.KeysWaiting > 0, now.Sub(g.waitedForAt) < waitedForEvery
+	if waits && lookedLately && t.window.open[s.WaitedFor] != nil {
+		return // it has not changed
 	}
 	s.WaitedFor, s.WaitedForKey, s.WaitedForSince = 0, "", time.Time{}
-	if looked || !waits {
-		return // or each row that others wait for a moment would cost a look when it has its result
+	if !waits || lookedLately { // else each row that others wait for a moment would cost a look
+		return
 	}
 	g.waitedForAt = now
 	if seq, key, ok := t.window.buf.WaitedFor(); ok {

@@ -87,10 +87,10 @@ func (t *term) drained() bool {
 // It reads the log before the reset, for the partition may have been lost while it
 // drained:
 //
-//	A waits for its last call. B finds nobody pinned, claims, resets the consumer, and
-//	takes rows.
-//	A's call ends. A has nothing to append, so it does not learn of B, and resets the
-//	consumer under B.
+//	A has taken row 3 back, and waits for its call for row 4. B finds nobody pinned,
+//	claims, resets the consumer, and takes rows.
+//	A's call ends. Row 4 can't go before row 3, so A has nothing to append, does not learn
+//	of B, and resets the consumer under B.
 func (t *term) handOver(ctx context.Context) error {
 	t.in.pull.close() // a row that came to a request in flight would be taken from the next owner
 	t.c.at("drained")

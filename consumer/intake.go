@@ -33,24 +33,24 @@ type intake struct {
 	c       *Consumer
 	durable *streams.Durable
 	pull    *puller // since the last reset: what came to an earlier one is not seen
-	// accepted is the stream sequence of the last row taken; never less than the low-water
-	// mark.
+	// accepted is the stream sequence of the last row taken. It is never less than the
+	// low-water mark.
 	accepted uint64
-	// delivered is the consumer sequence of the last delivery since the reset, and pin
-	// the pin that came with it. While delivered is 0 the next delivery proves nothing
-	// about the rows before it.
+	// delivered is the consumer sequence of the last delivery since the reset. While it is
+	// 0 the next delivery proves nothing about the rows before it.
 	delivered uint64
-	pin       string
-	ackForm   string // subject of the ack of some row
-	lastReset time.Time
+	pin       string    // that came with the last delivery
+	ackForm   string    // subject of the ack of some row, see ackOf
+	lastReset time.Time // when the durable consumer was set back last
 	resetAt   time.Time // when a reset that had to wait is made; zero means that none has
 
-	// quietSince is when a row last came or a result last went: with either there was
-	// room again, or movement. After quiet, from silence to silenceMost, the consumer is
-	// looked at.
+	// quietSince is when a row last came, a result last went, or the consumer was looked
+	// at.
 	quietSince time.Time
-	quiet      time.Duration
-	silences   int // resets in a row, after a silence, that brought no row
+	// quiet is how long after quietSince the consumer is looked at, from silence to
+	// silenceMost.
+	quiet    time.Duration
+	silences int // resets in a row, after a silence, that brought no row
 }
 
 // reset sets the durable consumer to the row after the last one taken, and listens to

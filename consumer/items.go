@@ -121,7 +121,8 @@ func (r *Row) itemIndex() int {
 	return r.element.index
 }
 
-// eachItem yields the elements of the row so far, in no order.
+// eachItem yields the elements of the row so far, in no order. The row's mu is locked
+// meanwhile.
 func (r *Row) eachItem() iter.Seq[*Row] {
 	return func(yield func(*Row) bool) {
 		r.mu.Lock()

@@ -37,10 +37,10 @@ type gets struct {
 	missing int             // replies that are not here yet
 	// by is when rows start without the replies that have not come. Each reply that comes
 	// puts it off, since a row may have thousands, and a slow link may carry few at a
-	// time. silent says that it has passed: no row waits until a reply comes.
+	// time.
 	by     time.Time
-	silent bool
-	size   int // of the largest of the last replies
+	silent bool // by has passed: no row waits until a reply comes
+	size   int  // of the largest of the last replies, in bytes; 0 before the first
 }
 
 // get collects the replies to one row and its elements. Any replica may answer a request

@@ -40,16 +40,18 @@ type purges struct {
 	live         []liveEntry // of this term, in the order of the stream; some rows may be emitted
 	last         uint64      // highest journal sequence seen
 	lastAtAppend uint64      // last, when the group in flight went to the emitter
-	knownTo      uint64      // the partition was ours when this one was stored
-	below        uint64      // everything below is removed
+	below        uint64      // a purge was asked for of everything below
 	next         time.Time   // no purge before
 	siftAt       int         // how many entries are too many
+	// knownTo is a sequence up to which every entry is known, in live or in earlier: the
+	// subjects were read when it was stored, or the partition was ours then.
+	knownTo uint64
 }
 
 // liveEntry is an entry of the journal, by its sequence there.
 type liveEntry struct{ at, row uint64 }
 
-// begin notes the end of the stream when it was found out what it holds.
+// begin notes the end of the stream when its subjects were read.
 func (p *purges) begin(end uint64) {
 	p.last, p.knownTo = max(p.last, end), max(p.knownTo, end)
 	p.dropEmitted()

@@ -19,8 +19,8 @@ const (
 	problemOwnership   = "ownership"
 	problemResults     = "results"
 	problemDeadLetter  = "dead letter"
-	problemUndelivered = "rows"
-	problemUnread      = "rows set aside" // or parked
+	problemUndelivered = "rows"           // the durable consumer delivers none
+	problemUnread      = "rows set aside" // or parked, which can't be read again
 	problemPut         = "large results"
 	problemGet         = "large rows" // or kept replies
 )
@@ -98,9 +98,9 @@ func fatal(err error) error { return fatalError{err} }
 // unfit ends [Consumer.Run] only at its start, see isFatal.
 func unfit(err error) error { return &streams.UnfitError{Err: err} }
 
-// isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside
-// ends only a start, so that it is seen at once; a stage that has served waits until it
-// is fixed.
+// isFatal reports whether err ends [Consumer.Run]. What a person can fix from outside ends
+// it only before it has started, so that it is seen at once, see Consumer.started. Later
+// it is waited for.
 func isFatal(err error, started bool) bool {
 	_, always := errors.AsType[fatalError](err)
 	_, unfit := errors.AsType[*streams.UnfitError](err)

@@ -53,7 +53,8 @@ type Row struct {
 	StateID string
 	// Arrived is when the input stream stored the row, by the server's clock.
 	Arrived time.Time
-	// Taken is when this process received the row first.
+	// Taken is when this process received the row first. Of a row that was set aside it is
+	// when the row came back.
 	Taken time.Time
 	// MaxBodyBytes is the largest result body that can be stored for this row: by the
 	// results stream or, where there is one, in the bucket of large results.
@@ -100,7 +101,7 @@ type signals struct {
 	wanted   atomic.Bool // see [Row.Wanted]
 	leads    atomic.Bool // it waits for no other of its key, see [Row.MayBegin]
 	tenure   atomic.Pointer[tenure]
-	unstored atomic.Int32 // audit events that are recorded and not stored yet
+	unstored atomic.Int32 // audit events that are recorded and not stored yet, and an object that the result waits for
 }
 
 // answer is the reply to a row and what becomes of it. It lasts from one term to the next.
@@ -138,7 +139,8 @@ type element struct {
 }
 
 // inTerm is what the term that has taken a row knows of it. The goroutine of the term owns
-// it, and the next term begins with another.
+// it. Where a row is carried over, [term.take] of the next term sets again what a row
+// begins with.
 type inTerm struct {
 	ackReply    string  // where to ack the newest delivery
 	after       logMark // of its result
@@ -157,17 +159,15 @@ type inTerm struct {
 type inJournal struct {
 	// keep is the list of replies that must be kept, where the row is on one. It may be
 	// the list of a term that has ended.
-	keep       *unkept
-	answeredAt time.Time // in this term
-	keepAt     time.Time // when to keep it
-	// stored says that this term knows the reply to be in the journal, and storedBefore
-	// that an earlier term of this process did.
-	stored       bool
-	storedBefore bool
+	keep         *unkept
+	answeredAt   time.Time // in this term
+	keepAt       time.Time // when to keep it
+	stored       bool      // this term knows the reply to be in the journal
+	storedBefore bool      // an earlier term of this process knew that
 	// entry is the number of the entry that was sent, see [sentEntries]. It is 0 where
 	// none was sent, or the last one was refused.
 	entry    uint64
-	restored bool // Kept and KeptItems are set, if there is anything
+	restored bool // Kept and KeptItems are set, if the journal has anything
 }
 
 // Kept is a reply from the journal.
@@ -316,15 +316,16 @@ func (r *Row) Reply(reply Reply) {
 	r.shared.mail.put(r)
 }
 
-// eventStored is called for each of the row's events that the audit stream holds.
+// eventStored is called for each of the row's events that the audit stream holds, and when
+// the object that its result waits for is stored.
 func (r *Row) eventStored() {
 	if r.unstored.Add(-1) == 0 {
 		r.shared.mail.wake()
 	}
 }
 
-// forgetJournal is called when a term takes the row: the journal may have changed since an
-// earlier term looked at it.
+// forgetJournal is called when a term takes the row, or registers its reply before that:
+// the journal may have changed since an earlier term looked at it.
 func (r *Row) forgetJournal() {
 	r.journal.entry, r.journal.restored = 0, false
 	r.journal.storedBefore, r.journal.stored = r.journal.storedBefore || r.journal.stored, false

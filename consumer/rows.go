@@ -19,7 +19,7 @@ import (
 
 // A row's way, in the order in which it happens: request, received, accept, take, start,
 // the executor's work (see [Row]), collect, complete, emit, the emitter's append (see
-// emitter), emitted, ack. comeBack is take for a row that was away.
+// emitter), and emitted, which acks it. comeBack is accept for a row that was away.
 
 // request asks for the rows that there is room for; a stopping term asks for none and
 // renews its pin.
@@ -38,7 +38,8 @@ func (t *term) request(now time.Time) (next time.Time, err error) {
 	// A row that is larger than the room left is asked for by itself once the window is
 	// empty, but not while there is no room for any row, such as in a full lane.
 	empty := rows > 0 && t.window.buf.Len()+t.window.buf.Returning() == 0
-	next, err = t.in.pull.step(now, rows, t.window.roomBytes(), empty && t.in.pull.notUntil.After(t.in.pull.asked))
+	putOff := t.in.pull.notUntil.After(t.in.pull.asked) // the last request, perhaps because the next row is too large
+	next, err = t.in.pull.step(now, rows, t.window.roomBytes(), empty && putOff)
 	if t.in.pull.asked != asked {
 		t.acks.flush() // in the same write
 	}

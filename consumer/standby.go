@@ -286,9 +286,9 @@ type vacancy struct {
 	usual    time.Duration // between two looks
 	idle     time.Duration // while no row waits
 	idleMost time.Duration
-	seen     bool // rows are taken or missing, and nobody is pinned
-	compared bool // the results with the acks, see endsShort
-	short    bool
+	seen     bool // the last look found rows taken or missing, and nobody pinned
+	compared bool // the results were compared with the acks, see endsShort
+	short    bool // what that comparison has found
 }
 
 func newVacancy(c *Consumer) *vacancy {

@@ -39,8 +39,9 @@ type term struct {
 	drops   dropper
 
 	// unstarted are open rows that nobody works on. They wait until the journal is read,
-	// or the log after a gap, until an operator's pause has ended, or until results and
-	// events can be stored again. [inquiry.unstarted] tells these apart.
+	// with their kept replies, their bodies, or the log after a gap; until an operator's
+	// pause has ended; or until results and events can be stored again.
+	// [inquiry.unstarted] tells these apart.
 	unstarted []*Row
 	// collected counts the rows that have left the mailbox in this pass of the loop, until
 	// its end, see [mailbox.count].
@@ -48,10 +49,8 @@ type term struct {
 	spare     []*Row    // the mailbox's next list
 	refitAt   time.Time // when the durable consumer was last known to be as it must be
 
-	// A stopping term takes no more rows and drains. Once set, stopping and released stay
-	// set.
-	stopping bool
-	released bool // to another replica; implies stopping
+	stopping bool // it takes no more rows, and drains; never false again
+	released bool // to another replica; implies stopping, and is never false again
 	paused   bool // no row is started, see [Consumer.Pause] and [storable]
 }
 
@@ -71,8 +70,8 @@ func (t *term) carryOver() {
 	t.c.resumeIf(t.c.gate.open())
 }
 
-// close waits for the emitter. A group in flight is left to the log: the next term reads
-// whether it was stored.
+// close ends the parts that work beside the term, and waits for them. A group in flight is
+// left to the log: the next term reads whether it was stored.
 func (t *term) close() {
 	t.drops.close()
 	t.out.close()

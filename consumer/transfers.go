@@ -28,7 +28,8 @@ type transfer struct {
 	// what names the body that is moved, for errors.
 	what string
 	do   func(ctx context.Context, nc *nats.Conn) error
-	// ended is called once, with nil or an error that lasts.
+	// ended is called once: with nil, with an error that lasts, with any error of a
+	// transfer that goes once, or with errTermOver.
 	ended func(error)
 	// needed reports whether anybody still waits for the body. Nil means that somebody
 	// does.
@@ -173,5 +174,5 @@ func (q *transfers) close() {
 	q.c.setUnstowed(false)
 }
 
-// errTermOver ends a transfer with its term.
+// errTermOver ends a transfer with its term, or once nobody needs its body.
 var errTermOver = errors.New("the term has ended")
