@@ -84,7 +84,7 @@ func (b *Buffer[T]) SetAside(seq uint64, key Key, bytes int, note T) error {
 
 // Away returns the note of a row that is away, to be changed in place, and whether the
 // row was set aside. The note is nil where the row is not away. It is the buffer's own,
-// and valid until the next Open, SetAside or Return.
+// and valid until the next Open, SetAside, Return or Drop.
 func (b *Buffer[T]) Away(seq uint64) (note *T, aside bool) {
 	s := b.slotOf(seq)
 	if s < 0 || !b.rows.at(s).state.isAway() {
@@ -161,8 +161,8 @@ func (b *Buffer[T]) nextOf(q *queue) int32 {
 	return q.fresh
 }
 
-// list has Next look at a key, if one of its rows may come back as far as the key is
-// concerned.
+// list has Next look at a key, if one of its rows may come back by the rules of the key.
+// Whether there is room shows only then.
 func (b *Buffer[T]) list(number int32) {
 	if q := b.keys.at(number); !q.listed && b.nextOf(q) != none {
 		b.keys.list(number)

@@ -66,7 +66,7 @@ func (l *line) pass(seq uint64) {
 		l.known = l.known[1:]
 	}
 	if len(l.known) == 0 {
-		l.known = nil // the rows behind the slice are no longer needed
+		l.known = nil // so that its array can be freed
 	}
 	l.advance()
 }

@@ -5,15 +5,16 @@ package sequencer
 // its end, since every row that follows one of them is set aside, too.
 type queue struct {
 	key         Key
-	first, last int32
+	first, last int32 // slots of its rows, or none
 	// complete counts the rows with a value.
 	complete int
 	// look is the first row that [Buffer.Next] has not passed: every row before it is
 	// held or coming back.
 	look int32
-	// aside is the first row set aside that has not come back, and fresh the first of
-	// these that has not been recalled.
-	aside, fresh int32
+	// aside is the first row set aside that has not come back.
+	aside int32
+	// fresh is the first row set aside that is not on its way back.
+	fresh int32
 	// returning counts the rows that are coming back.
 	returning int
 	// listed says that the queue is in [queues.turns].
@@ -25,9 +26,9 @@ var noRows = queue{first: none, last: none, look: none, aside: none, fresh: none
 
 // queues holds the keys that have rows.
 type queues struct {
-	items   []queue
-	spare   []int32
-	byName  map[string]int32 // without those that are Own
+	items   []queue          // by number
+	spare   []int32          // numbers that may be used again
+	byName  map[string]int32 // numbers, without those of keys that are Own
 	waiting int              // keys with a row that is complete and not ready
 	// turns are the keys of which rows may come back, in the order in which [Buffer.Next]
 	// looks at them. A number that is listed is not used again, even if its key has no

@@ -8,8 +8,8 @@ const ringMin = 16
 // masking would need a power of two.
 type ring[E any] struct {
 	items []E
-	head  int
-	count int
+	head  int // index of the first element
+	count int // elements in the queue
 }
 
 // at returns the i-th element from the head.

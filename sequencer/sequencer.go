@@ -140,10 +140,9 @@ type Buffer[T any] struct {
 	exit   exit     // the rows that are ready
 	room   room     // what all that takes of the limits
 
-	// These count the rows that are away. The first includes those that are coming back.
-	away   int
-	parked int // by Park, and not coming back
-	aside  int // by SetAside
+	away   int // rows that are away, including those that are coming back
+	parked int // rows that are parked and not coming back
+	aside  int // rows that are set aside, including those that are coming back
 
 	submitIndex  uint64 // of the next row opened
 	completeNext uint64 // index of the next row completed
@@ -451,7 +450,8 @@ func (b *Buffer[T]) Head() (seq uint64, ok bool) {
 	return b.line.places.at(0).seq, true
 }
 
-// slotOf returns the slot of a row that is held or away, or none if it is neither.
+// slotOf returns the slot of a row that is held or away. It is negative if the row is
+// neither.
 func (b *Buffer[T]) slotOf(seq uint64) int32 {
 	if i, ok := b.line.find(seq); ok {
 		return b.line.places.at(i).slot

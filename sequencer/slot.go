@@ -5,6 +5,7 @@ package sequencer
 //	open ──Complete──> complete ──moveUp──> ready ──Release──> gone
 //	open ──Park──> parked or due
 //	parked ──Recall──> returning <──Next── due
+//	due, if it was parked ──Recall──> returning
 //	returning ──Return──> open
 //	returning ──Drop──> dropped
 type state uint8
@@ -47,8 +48,8 @@ func (s *slot[T]) leftBy(exit uint32) bool {
 
 // slots holds rows at fixed numbers. Slots of rows that are gone are used again.
 type slots[T any] struct {
-	items []slot[T]
-	spare []int32
+	items []slot[T] // by number
+	spare []int32   // numbers that may be used again
 }
 
 func (r *slots[T]) at(s int32) *slot[T] { return &r.items[s] }
