@@ -52,7 +52,8 @@ func (a *answer) serves(parts llm.Keep) bool {
 	return true
 }
 
-// done answers the row with the outcome of its job. It runs on the pool's goroutine.
+// done answers the row with the outcome of its job. It runs on the pool's goroutine or, for
+// a job that the pool does not have, on the one that gives it up.
 func (e *Executor) done(r result) {
 	j := r.In
 	if j.prompt != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // attemptErrorsMax bounds the errors kept of one row, which may wait for capacity for
-// days: the first and the last ones.
+// days: the first one and the last 63 are kept.
 const attemptErrorsMax = 64
 
 var errNotWanted = errors.New("the row belongs to another replica now")
@@ -55,8 +55,9 @@ func (e *Executor) attempt(ctx context.Context, j *job, a pool.Attempt) (struct{
 	return struct{}{}, outcome.Verdict()
 }
 
-// refuse returns a verdict in place of a call for a row that another replica owns by now,
-// for an element whose row fails whatever the reply, and for any row at the cost ceiling.
+// refuse returns a verdict in place of a call for a row that is not wanted, because another
+// replica owns it or its result could not be stored; for an element whose row fails
+// whatever the reply; and for any row at the cost ceiling.
 func (e *Executor) refuse(j *job) (verdict pool.Verdict, refused bool) {
 	if !j.row.Wanted() {
 		return pool.Verdict{Class: pool.Cancelled, Err: errNotWanted, Unsent: true}, true

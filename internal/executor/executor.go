@@ -58,7 +58,7 @@ import (
 // Rows are rendered by one goroutine, those of a key in stream order, only as far ahead
 // of the calls as the pool has room; the others wait unparsed. Partitions take turns, and
 // so do the keys of each. Rows without keys have one in common, and those of a partition
-// are in stream order.
+// are in stream order. The rows of the batch lane have a goroutine of their own.
 type Executor struct {
 	// Pool makes the calls. Its Run and Drain are the caller's to call.
 	Pool *pool.Pool[*job, struct{}]
@@ -67,7 +67,8 @@ type Executor struct {
 	// It may be nil.
 	Show func(callID string, row []byte)
 	// Failed is called with the sequence of each row that fails and why, without text of
-	// the row, or empty if it is unknown. It is set before Run and must not block.
+	// the row, or empty if it is unknown. It is set before Run, must be safe for concurrent
+	// use and must not block. It may be nil.
 	Failed func(sequence uint64, cause string)
 	// Lanes returns the batch lane of a partition. It is set before Run. It is nil in a
 	// stage without lanes, which calls each row live.
@@ -162,9 +163,9 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 // take takes the first rows of the queue that may begin, or elements of them, as many as
 // the pool has room for. They are valid until the next call.
 //
-// Without a store it takes one at a time. With one, look-ups go together, and rows that
-// turn out to be stored need no room: it takes as many more as were stored of the last
-// ones. For example, where the pool has room for four rows and all rows are stored, the
+// Without a store it takes one at a time, or enough to fill a group where several rows
+// share a call. With a store, look-ups go together, and rows that turn out to be stored
+// need no room: it takes as many more as were stored of the last ones. For example, where the pool has room for four rows and all rows are stored, the
 // takes are of 4, 8, 12 rows and so on, up to lookUpRows.
 func (e *Executor) take(ctx context.Context, found int) []entry {
 	room := e.Pool.Room()
@@ -185,8 +186,11 @@ func (e *Executor) take(ctx context.Context, found int) []entry {
 }
 
 // expected reports whether a row is about to go to the pool. Such a row may show whose
-// fault it is that others fail, see [pool.Config]. The queue is looked at first: a row
-// that has just left it is in hand.
+// fault it is that others fail, see [pool.Config]. The queue is looked at first:
+//
+//	This finds no row in hand.
+//	Run notes that it has rows in hand, and takes the last one out of the queue.
+//	This finds the queue empty, and has missed the row.
 func (e *Executor) expected() bool {
 	return e.backlog.queue.mayGo() || e.inHand.Load() || e.media.soon() || e.gathering.any()
 }

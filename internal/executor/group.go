@@ -135,10 +135,10 @@ type gathering struct {
 	wait time.Duration // of the first job of a group for others
 
 	mu    sync.Mutex
-	open  []*group // that take more jobs, in the order in which they began
-	held  int      // jobs in them
-	out   int      // groups that the pool has
-	alarm *time.Timer
+	open  []*group    // that take more jobs, in the order in which they began
+	held  int         // jobs in them
+	out   int         // groups that the pool has
+	alarm *time.Timer // looks at the first open group when it has waited long enough; nil before the first
 }
 
 func newGathering(e *Executor) *gathering {
@@ -181,8 +181,8 @@ func (s *gathering) close(i int) *group {
 	return g
 }
 
-// flush sends the groups that have waited long enough: all of them, where no group is on
-// its way. The alarm looks again when the next one has.
+// flush sends the groups that have waited long enough, and the first one at once where no
+// group is on its way. The alarm looks again when the next one has waited long enough.
 func (s *gathering) flush() {
 	if s == nil {
 		return
@@ -215,7 +215,7 @@ func (s *gathering) submit(groups []*group) {
 }
 
 // room returns how many more jobs may be gathered while the pool has room for so many
-// calls: as many as fill them, for each partition that has an open group. For example, with
+// calls: as many as fill them, for each group that is open. For example, with
 // 64 rows a call and room for one, the rows of eight partitions are taken until one of
 // their eight groups is full.
 func (s *gathering) room(calls int) int {
@@ -341,7 +341,7 @@ func (s *gathering) answers(g *group, reply *llm.Reply, failure *llm.Error) []*a
 			a.Model = g.prepared.Model
 		}
 		j.form = s.e.prompt.form(a)
-		j.body, j.tooLarge, _ = s.e.prompt.result(j, a) // it fails where there is a schema alone
+		j.body, j.tooLarge, _ = s.e.prompt.result(j, a) // it could fail only by a schema, which vectors have not
 		answers[i] = a
 	}
 	return answers
@@ -440,8 +440,7 @@ func sharedError(failure *llm.Error, rows int) *llm.Error {
 	return &shared
 }
 
-// done takes the outcome of a group from the pool, on the pool's goroutine, and passes it
-// on to its jobs.
+// done takes the outcome of a group, see [Executor.done], and passes it on to its jobs.
 func (s *gathering) done(r result) {
 	g := r.In.group
 	s.mu.Lock()

@@ -13,10 +13,10 @@ import (
 // RowHold returns why a row that was started, and is not answered, waits. It implements
 // [consumer.Waiter].
 //
-// A row is in one of these places at a time, and is looked for in the order in which it
-// gets on: in flight, at a step that takes long, behind an equal row, in the pool, in a
-// queue before the pool. One that moves on while it is looked for is taken for one that
-// waits for its turn.
+// A row is in one of these places at a time, and is looked for from the last one to the
+// first: in flight, at a step that takes long, at its media, behind an equal row, in the
+// queue of the lane, in the pool. A row that is found in none waits in the queue before the
+// pool. One that moves on while it is looked for is taken for such a row.
 func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 	h := hold.OfRow(row.Seq, hold.Turn)
 	h.Since = row.Taken

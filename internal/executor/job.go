@@ -21,15 +21,15 @@ type job struct {
 	// skipped is set when the last attempt made no call.
 	skipped bool
 	away    bool    // in the last attempt the store of its media could not be reached
-	found   *answer // stored for an equal request; looked at once, by share
+	found   *answer // stored for an equal request, see sharing.lookUp
 
-	// These are set by render, and stay the same from then on. parsed is what the job's
-	// own result is made of: the row, or an empty row for an element. It is nil if the
-	// body is no row.
+	// These are set by render, and key by finish, and stay the same from then on. parsed
+	// is what the job's own result is made of: the row, or an empty row for an element. It
+	// is nil if the body is no row.
 	parsed *row.Row
 	vars   string // hash of the template's variables
 	model  string // that the row names, or empty for the target's own
-	key    string // hash of the request to the first target
+	key    string // hash of the request to the first target, see addressFirst; empty before
 
 	// These are the request as it is sent next: prepared holds the bytes of request for
 	// target. Both are dropped by done.

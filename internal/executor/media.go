@@ -34,7 +34,7 @@ const (
 // row waits here. It is given back when the stage stops or its partition moves.
 //
 // When the call is made the bytes are read ([mediaLookups.load]), and forgotten after it. At
-// most as many are in memory as the window has for rows.
+// most STAGE_WINDOW_BYTES of them are in memory, beside the rows.
 //
 // It is safe for concurrent use.
 type mediaLookups struct {
