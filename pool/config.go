@@ -62,9 +62,11 @@ type Config struct {
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. The
 	// default is the generator of math/rand/v2.
 	Rand func() float64
-	// OnPause is called when the pool pauses, with the reason, OnResume with the pause
-	// that is over. Both run on the pool's goroutine and must not block. Each may be nil.
-	OnPause  func(Pause)
+	// OnPause is called with the reason when the pool pauses. It runs on the pool's
+	// goroutine and must not block. It may be nil.
+	OnPause func(Pause)
+	// OnResume is called with the pause that is over. It runs on the pool's goroutine and
+	// must not block. It may be nil.
 	OnResume func(Pause)
 	// OnShortage is called with what this machine is short of when that begins to bound
 	// the calls in flight, and with nil when it no longer does. It runs on the pool's

@@ -13,9 +13,10 @@ type Stats struct {
 	PoolSize int
 	// Dispatched counts attempts, those in flight included.
 	Dispatched uint64
-	// CapacityRetries counts attempts that met a capacity error, Successes those that
-	// succeeded.
-	CapacityRetries, Successes uint64
+	// CapacityRetries counts attempts that met a capacity error.
+	CapacityRetries uint64
+	// Successes counts attempts that succeeded.
+	Successes uint64
 	// MaxConcurrent is the highest number of calls that were in flight at once.
 	MaxConcurrent int
 	// InFlight is the number of calls in flight.
@@ -30,13 +31,15 @@ type Stats struct {
 	FullTime time.Duration
 	// ExecTime is the sum of the durations of all calls that have ended.
 	ExecTime time.Duration
-	// PeakDelay and CurrentDelay are the longest and the present delay between
-	// dispatches, by the law of the first server.
-	PeakDelay, CurrentDelay time.Duration
+	// PeakDelay is the longest delay between dispatches so far, by the law of the first
+	// server.
+	PeakDelay time.Duration
+	// CurrentDelay is the present delay between dispatches, by the same law.
+	CurrentDelay time.Duration
 	// LawPausedUntil is when a pause that the first server asked for ends, as computed by
-	// its law, and LawPauseReason what made the law pause. It may lie in the past, or be
-	// zero.
+	// its law. It may lie in the past, and is zero if there was none.
 	LawPausedUntil time.Time
+	// LawPauseReason is what made the law pause until then.
 	LawPauseReason aimd.PauseReason
 	// LawConcurrency is the most calls that the first server makes use of, as found by
 	// its law, where the server lets more than that wait; 0 means that none is known.

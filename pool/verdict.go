@@ -164,9 +164,12 @@ type Result[In, Out any] struct {
 	Attempts int
 	// CapacityRetries counts the calls that met a capacity error.
 	CapacityRetries int
-	// Queued, Started and Finished are the instants at which the pool took the job, made
-	// its first attempt (zero if there was none), and had its last verdict or gave it up.
-	Queued, Started, Finished time.Time
+	// Queued is the instant at which the running pool took the job up.
+	Queued time.Time
+	// Started is the instant of the first attempt. It is zero if there was none.
+	Started time.Time
+	// Finished is the instant at which the job had its last verdict, or was given up.
+	Finished time.Time
 	// Stats are the pool's statistics at that moment, this job counted in.
 	Stats Stats
 }

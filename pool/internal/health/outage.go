@@ -39,7 +39,8 @@ const (
 func (s *Server) Out() bool { return s.Outage.IsOpen() }
 
 // isOut reports whether the failures since the last success make an outage, the latest of
-// which is that of j.
+// which is that of j. Where quick calls in flight may still show that they are none, it
+// sets judgeAt instead, and [Server.Look] decides.
 func (s *Server) isOut(now time.Time, j *Job, others int) bool {
 	u := &s.suspects
 	if s.inARow(now) {
