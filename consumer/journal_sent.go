@@ -30,11 +30,11 @@ type sentEntries struct {
 	purges *purges // get the entries that are stored
 	owner  string  // the term, which the events in the entries name
 
-	most    int
-	entries []sentEntry // oldest first
+	most    int         // how many may wait for their answers
+	entries []sentEntry // that wait, oldest first
 	first   uint64      // number of the oldest one
-	bytes   int
-	last    time.Time // when the newest one was sent
+	bytes   int         // of all that wait
+	last    time.Time   // when the newest one was sent
 }
 
 // sentEntry is the entry of a row or of an element, which may be emitted since.

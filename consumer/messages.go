@@ -38,9 +38,9 @@ type messages struct {
 // leave less, they go.
 const roomMin = 1024
 
-// room is the room for a row's result body in one message of the results stream. bare
-// says that the row's own headers don't go with it, because with them there would be
-// none, or more headers than a server takes.
+// room is the room for a row's result body in one message of the results stream, in bytes.
+// bare says that the row's own headers don't go with it, because they would leave less than
+// roomMin, or be more than a server takes.
 func (m *messages) room(row *Row) (bytes int, bare bool) {
 	stage, own := m.headerBytes(row)
 	left := int(m.maxMessage.Load()) - stage

@@ -435,9 +435,10 @@ func (m *mailbox) lossy() int {
 // Tracer follows rows on their way through the stage, for distributed traces. Its methods
 // must not block.
 type Tracer interface {
-	// RowTaken is called once for each row that this process takes, before the executor
-	// gets it, from the goroutine of [Consumer.Run]. It returns nil for a row that is not
-	// followed.
+	// RowTaken is called for each row that this process takes, before the executor gets
+	// it, from the goroutine of [Consumer.Run]. A row that was parked, or is no longer
+	// carried over, is taken again when it comes back. RowTaken returns nil for a row that
+	// is not followed.
 	RowTaken(row *Row) Trace
 }
 
