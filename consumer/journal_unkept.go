@@ -25,7 +25,7 @@ const (
 	// reply waits for its events, for the group before it and for its own. Without this
 	// rule each reply goes to the journal, too, which makes the server slower still: a
 	// quarter of all that it stored were entries that nobody needed a moment later.
-	// journalStuckMost bounds it.
+	// journalStuckMost is the longest that the limit gets.
 	journalStuck       = 75 * time.Millisecond
 	journalStuckGroups = 4
 	journalStuckMost   = 250 * time.Millisecond

@@ -4,13 +4,13 @@
 // A job is done when its call succeeds or fails for good. Until then the pool retries:
 // after a capacity error without limit and through the shared pacer, after a transient
 // error a bounded number of times with exponential backoff and full jitter. A slot is
-// held only while a call is in flight, unless [Config.Unkept] holds more. Every attempt, first or retry, goes through one
-// pacer, whose law ([aimd.Classic], [aimd.Adaptive]) decides when the next may go. The
-// oldest retry precedes any new job, unless retries are refused again and again: a job
-// that is refused alone stops no other. A fatal error, one about the caller rather than
-// the job, pauses the pool, which probes until the cause is fixed. So do an outage of the
-// server and an error that all jobs meet: a failure counts against a job only while
-// others succeed.
+// held only while a call is in flight, unless [Config.Unkept] holds more. Every attempt,
+// first or retry, goes through one pacer, whose law ([aimd.Classic], [aimd.Adaptive])
+// decides when the next may go. The oldest retry precedes any new job, unless retries are
+// refused again and again: a job that is refused alone stops no other. A fatal error, one
+// about the caller rather than the job, pauses the pool, which probes until the cause is
+// fixed. So do an outage of the server and an error that all jobs meet: a failure counts
+// against a job only while others succeed.
 //
 //	p, err := pool.New(pool.Config{Size: 16, Retry: pool.DefaultRetry()}, call)
 //	...

@@ -128,8 +128,8 @@ type Attempt struct {
 	Number int
 	// Server is the server to call: 0 is the first one, n the n-th fallback.
 	Server int
-	// Failures is the number of attempts before this one whose failures count against the
-	// job, at the server where it waits. Failures in doubt are not among them.
+	// Failures is the number of failures that count against the job at the server where it
+	// waits. Failures in doubt are not among them.
 	Failures int
 	// CapacityRetries is the number of attempts before this one that met a capacity error.
 	CapacityRetries int

@@ -39,10 +39,11 @@ const (
 	// them: if calls that went later are done long before it fails, it is the job that is
 	// slow.
 	longCall = 3
-	// fewJobs is how many different jobs must be in doubt for only the success of a later
-	// call to show that the server was well. While fewer are in doubt and no other job is
-	// left, that of an earlier call shows it, too, see [Server.vouched]. So up to four of
-	// the last jobs fail for good when an outage begins, as docs/reliability.md says.
+	// fewJobs is the number of different jobs in doubt from which on only the success of a
+	// later call shows that the server was well. While fewer are in doubt, and no other
+	// job is left, the success of an earlier call shows it, too, see [Server.vouched]. So
+	// up to four of the last jobs fail for good when an outage begins, as
+	// docs/reliability.md says.
 	fewJobs = several
 )
 

@@ -87,8 +87,8 @@ func (u *suspects) jobsOfAnOutage(through int) int {
 }
 
 // Look decides whether the server is out, where that has waited for calls in flight to end
-// or grow old. The decision is Outage, or Void if there is nothing to decide yet or it is
-// none.
+// or grow old. The decision is Outage or, where nothing is to be decided yet and where it
+// is not out, Void.
 func (s *Server) Look(now time.Time) Decision {
 	u := &s.suspects
 	if u.judgeAt.IsZero() || u.judgeAt.After(now) {
@@ -119,9 +119,9 @@ func (s *Server) open(now time.Time, err error) {
 }
 
 // endsOutage records how a call ended while the server is out, and reports whether that
-// ends the outage. Any answer to a probe does that a healthy server may give, be it an
-// error or a refusal. So does the success of another call that went after the first
-// failure. A call that went before may have been served before the outage.
+// ends the outage. The answer of a healthy server to a probe does, also one that refuses
+// the job or is an error about it. So does the success of another call that went after the
+// first failure. A call that went before may have been served before the outage.
 func (s *Server) endsOutage(now time.Time, j *Job) bool {
 	b, v := &s.Outage, &j.last
 	probe := j.call.probe && !j.call.sent.Before(b.opened)
