@@ -31,7 +31,7 @@ type earlierTerms struct {
 
 	// These are about a reading that is not complete. The subjects may not fit in one
 	// answer.
-	pages []keptRef // read so far
+	found []keptRef // read so far
 	read  int       // how many subjects were read, those that name no reply included
 	total int       // how many subjects exist, by the first answer
 	upTo  uint64    // highest sequence of the stream by then
@@ -94,14 +94,14 @@ func (e *earlierTerms) received(m *nats.Msg, now time.Time) (complete bool) {
 		return false
 	}
 	if page.Offset == 0 {
-		e.pages, e.read, e.total, e.upTo = nil, 0, page.Total, page.State.Last
+		e.found, e.read, e.total, e.upTo = nil, 0, page.Total, page.State.Last
 	}
 	if page.Offset != e.read {
 		return false
 	}
 	for subject := range page.State.Subjects {
 		if ref, ok := e.link.ref(subject); ok {
-			e.pages = append(e.pages, ref)
+			e.found = append(e.found, ref)
 		}
 	}
 	e.read += len(page.State.Subjects)
@@ -117,8 +117,8 @@ func (e *earlierTerms) received(m *nats.Msg, now time.Time) (complete bool) {
 		e.ask(now)
 		return false
 	}
-	slices.SortFunc(e.pages, keptRef.compare)
-	e.refs, e.pages = e.pages, nil
+	slices.SortFunc(e.found, keptRef.compare)
+	e.refs, e.found = e.found, nil
 	e.known, e.waiting, e.again = true, false, time.Time{}
 	return true
 }

@@ -134,11 +134,11 @@ type gathering struct {
 	rows int           // of a full call to the configured models
 	wait time.Duration // of the first job of a group for others
 
-	mu    sync.Mutex
-	open  []*group    // that take more jobs, in the order in which they began
-	held  int         // jobs in them
-	out   int         // groups that the pool has
-	alarm *time.Timer // looks at the first open group when it has waited long enough; nil before the first
+	mu       sync.Mutex
+	open     []*group    // that take more jobs, in the order in which they began
+	gathered int         // jobs in them
+	out      int         // groups that the pool has
+	alarm    *time.Timer // looks at the first open group when it has waited long enough; nil before the first
 }
 
 func newGathering(e *Executor) *gathering {
@@ -164,7 +164,7 @@ func (s *gathering) add(j *job) {
 		g.add(j)
 		i, s.open = len(s.open), append(s.open, g)
 	}
-	s.held++
+	s.gathered++
 	if len(s.open[i].jobs) == s.open[i].most.rows {
 		full = append(full, s.close(i))
 	}
@@ -176,7 +176,7 @@ func (s *gathering) add(j *job) {
 func (s *gathering) close(i int) *group {
 	g := s.open[i]
 	s.open = slices.Delete(s.open, i, i+1)
-	s.held -= len(g.jobs)
+	s.gathered -= len(g.jobs)
 	s.out++
 	return g
 }
@@ -221,7 +221,7 @@ func (s *gathering) submit(groups []*group) {
 func (s *gathering) room(calls int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return calls*s.rows*max(1, len(s.open)) - s.held
+	return calls*s.rows*max(1, len(s.open)) - s.gathered
 }
 
 // any reports whether jobs wait in open groups.
@@ -231,7 +231,7 @@ func (s *gathering) any() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held > 0
+	return s.gathered > 0
 }
 
 // handBack hands back the jobs of open groups that match.
@@ -253,7 +253,7 @@ func (s *gathering) handBack(match func(*job) bool) {
 		}
 	}
 	s.open = slices.DeleteFunc(s.open, func(g *group) bool { return len(g.jobs) == 0 })
-	s.held -= len(taken)
+	s.gathered -= len(taken)
 	s.mu.Unlock()
 	for _, j := range taken {
 		s.e.done(result{In: j, Class: pool.Cancelled})
