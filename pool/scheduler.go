@@ -53,7 +53,6 @@ func newScheduler(cfg Config) (*scheduler, error) {
 		Attempts:      cfg.Retry.MaxAttempts,
 		BlameSettings: !cfg.FailOnFatal,
 		SlowAfter:     cfg.FallbackAfter,
-		ProbeInterval: cfg.ProbeInterval,
 	})
 	r, err := newRoute(cfg, m)
 	if err != nil {

@@ -51,8 +51,6 @@ type Config struct {
 	BlameSettings bool
 	// SlowAfter is how long a server must be in a brown-out before jobs go past it.
 	SlowAfter time.Duration
-	// ProbeInterval is the longest time between two probes.
-	ProbeInterval time.Duration
 }
 
 // A Sign is what the end of a call shows about the server that was called.

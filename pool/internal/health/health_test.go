@@ -27,7 +27,7 @@ type ward struct {
 }
 
 func newWard(jobs int) *ward {
-	m := health.New(health.Config{Servers: 1, Attempts: 3, ProbeInterval: time.Minute})
+	m := health.New(health.Config{Servers: 1, Attempts: 3})
 	return &ward{Server: m.Server(0), m: m, now: time.Now(), left: jobs}
 }
 
