@@ -41,9 +41,9 @@ func TestAWaitingJobHasOneReason(t *testing.T) {
 		"a limit on calls":       {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewCallsPerMinute(1)}}, sleeper(2 * time.Hour), 2, 1, hold.Limit, "calls per minute", "", 0},
 		"calls in flight":        {pool.Config{Size: 2, Gates: []pool.Gate{gate.NewAtMost(1)}}, sleeper(time.Hour), 2, 1, hold.Limit, "calls in flight", "", 0},
 		"between two attempts":   {pool.Config{Size: 2, Retry: pool.RetryConfig{MaxAttempts: 3, BaseDelay: time.Hour, BackoffFactor: 1, MaxDelay: time.Hour}, Rand: func() float64 { return .99 }}, always(reset), 1, 0, hold.Retry, "", "connection reset", 0},
-		"in doubt, and between two attempts": {
-			pool.Config{Size: 2, Retry: pool.RetryConfig{MaxAttempts: 3, BaseDelay: time.Hour, BackoffFactor: 1, MaxDelay: time.Hour}, Rand: func() float64 { return .5 }},
-			failing0, 2, 0, hold.Retry, "", "down", 29 * time.Minute,
+		"in doubt, and between two attempts": { // it has waited for another's success twice before, and goes again after 70 s
+			pool.Config{Size: 2, Retry: pool.RetryConfig{MaxAttempts: 3, BaseDelay: 44 * time.Second, BackoffFactor: 1, MaxDelay: time.Hour}, Rand: func() float64 { return .5 }},
+			failing0, 2, 0, hold.Retry, "", "down", 10 * time.Second,
 		},
 		"in doubt, and another's success is waited for": { // for two seconds, from 59 s on
 			pool.Config{Size: 2, Retry: pool.RetryConfig{MaxAttempts: 3, BaseDelay: 118 * time.Second, BackoffFactor: 1, MaxDelay: time.Hour}, Rand: func() float64 { return .5 }},
