@@ -165,8 +165,9 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 //
 // Without a store it takes one at a time, or enough to fill a group where several rows
 // share a call. With a store, look-ups go together, and rows that turn out to be stored
-// need no room: it takes as many more as were stored of the last ones. For example, where the pool has room for four rows and all rows are stored, the
-// takes are of 4, 8, 12 rows and so on, up to lookUpRows.
+// need no room: it takes as many more as were stored of the last ones. For example, where
+// the pool has room for four rows and all rows are stored, the takes are of 4, 8, 12 rows
+// and so on, up to lookUpRows.
 func (e *Executor) take(ctx context.Context, found int) []entry {
 	room := e.Pool.Room()
 	most := min(room, 1)

@@ -215,9 +215,9 @@ func (s *gathering) submit(groups []*group) {
 }
 
 // room returns how many more jobs may be gathered while the pool has room for so many
-// calls: as many as fill them, for each group that is open. For example, with
-// 64 rows a call and room for one, the rows of eight partitions are taken until one of
-// their eight groups is full.
+// calls: as many as fill them, for each group that is open. For example, with 64 rows a
+// call and room for one, the rows of eight partitions are taken until one of their eight
+// groups is full.
 func (s *gathering) room(calls int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

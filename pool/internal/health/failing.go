@@ -5,7 +5,7 @@ const (
 	failingCalls = 96
 	// failingCallsLately is the number of calls of a second share, which notices sooner
 	// that a server becomes unhealthy. Alone it would forget that too soon by chance: at a
-	// server that fails half of its calls, it is below a third once in a thousand calls.
+	// server that fails half of its calls, it falls below a third once in a thousand calls.
 	failingCallsLately = 32
 )
 
