@@ -190,7 +190,7 @@ type PoolConfig struct {
 	MaxDispatchDelay  Milliseconds  `env:"MAX_DISPATCH_DELAY_MS, default=5000" above:"0" help:"ceiling of that delay, at least the floor"`
 	BackoffMultiplier float64       `env:"BACKOFF_MULTIPLIER, default=2.0" above:"1" max:"1000" help:"factor on the delay at a capacity error, above 1"`
 	RecoveryStep      Milliseconds  `env:"RECOVERY_STEP_MS, default=50" min:"0" help:"milliseconds off the delay at a success, above 0 where the floor is 0; also the first delay"`
-	RowTimeout        time.Duration `env:"ROW_TIMEOUT, default=0" help:"a row fails with row_timeout when it has waited this long for capacity, from its first attempt, pauses aside; 0: it waits for ever"`
+	RowTimeout        time.Duration `env:"ROW_TIMEOUT, default=0" help:"a row fails with row_timeout when it still waits for capacity, or for a retry, this long after its first attempt, pauses aside; 0: it waits for ever"`
 }
 
 // RetryConfig describes retries after transient errors.
