@@ -22,6 +22,12 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
+// gcPercent is the garbage that the heap may hold for each 100 bytes in use, within the
+// memory limit. Few bytes are in use where rows are small and calls are fast, so with Go's
+// default of 100 the collector runs a dozen times a second there. With 400 a row of an
+// instant LLM takes .94 of the CPU that it takes with 200, and the process 40 MiB more.
+const gcPercent = 400
+
 // Env is the process as a command sees it: arguments, environment, streams and signals. A
 // test creates its own, and runs commands without touching the test's process. It is
 // read-only once a command runs.
@@ -33,8 +39,8 @@ type Env struct {
 	Stderr  io.Writer
 
 	// LimitMemory sets how many bytes the process needs at most, for the garbage
-	// collector. Within them it lets the heap grow to three times the memory in use,
-	// rather than to twice: with 100 MB in use, to 300 MB. If it is nil, there is no
+	// collector. Within them it lets the heap grow to five times the memory in use,
+	// rather than to twice: with 20 MB in use, to 100 MB. If it is nil, there is no
 	// limit.
 	LimitMemory func(bytes int64)
 
@@ -80,7 +86,7 @@ func OSEnv() *Env {
 				debug.SetMemoryLimit(bytes)
 			}
 			if environ["GOGC"] == "" {
-				debug.SetGCPercent(200)
+				debug.SetGCPercent(gcPercent)
 			}
 		},
 		Exit:       os.Exit,
