@@ -57,11 +57,8 @@ func (t *term) dropHandedBack() {
 		row.abandon()
 		return true
 	})
-	for seq, row := range t.window.open {
-		switch {
-		case !row.inTerm.done:
-			delete(t.window.open, seq)
-		case t.c.cfg.Journal && !onlyInMemory(row):
+	for seq, row := range t.window.open { // all answered, since the term has drained
+		if t.c.cfg.Journal && !onlyInMemory(row) {
 			delete(t.window.open, seq)
 			row.abandon()
 		}
