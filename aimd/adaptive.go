@@ -41,7 +41,7 @@ type Adaptive struct {
 	before   int     // the seq of the last attempt before that
 	estimate float64 // the server's rate as last measured, per second; 0 means never
 	bounds   bounds  // what is known about how far the estimate may be off
-	replies  int     // since start began
+	replies  int     // attempts accepted since the phase began; start speeds up by them
 	epoch    epoch
 	due      float64 // when the last attempt went, or should have gone
 
@@ -51,7 +51,7 @@ type Adaptive struct {
 	shared bool    // see Share
 
 	history history
-	mark    mark // the last attempt that was refused
+	mark    mark // where the next measurement begins: the latest refused attempt, or the first after a restart
 	callSec mean // seconds that an accepted attempt takes
 	refusal refusalTime
 	loss    loss
@@ -85,9 +85,9 @@ func (c *clock) instant(sec float64) time.Time { return c.begin.Add(seconds(sec)
 // nothing of that refusal, so those that are refused teach no more than it did.
 type epoch struct {
 	number   int     // counts the refusals that changed the rate
-	failures int     // epochs in a row that began without an attempt accepted in the one before
-	cuts     float64 // how often the multiplier divides the estimate in drain
-	witness  float64 // when the first attempt went; its outcome ends drain; none if it has not gone
+	failures int     // such refusals since an attempt of the current epoch was last accepted
+	cuts     float64 // the power of the multiplier that divides the estimate in drain; 1/3 after a climb
+	witness  float64 // when drain's first attempt went; drain ends if it is not refused in time; none if it has not gone
 }
 
 // heal notes that the server accepts attempts, or that its refusals are explained.
@@ -104,10 +104,10 @@ type AdaptiveConfig struct {
 	// PoolSize is the most attempts that may be in flight, at least 1. A rate that this
 	// many slots could never use is no limit, so from there on the law does not pace.
 	PoolSize int
-	// SureSilence is after how long without a refusal an attempt counts as accepted where
-	// much depends on it, if that is longer than refusals are known to take: news of some
-	// may come late. It is so after two refusals in a row, in probes, in pauses, and where
-	// noise is measured. 0 adds nothing to that.
+	// SureSilence is for callers that learn of some refusals late. An attempt that has met
+	// no refusal for this long counts as accepted, or for as long as refusals are known to
+	// take, whichever is longer. It applies where much depends on it: after two refusals
+	// in a row, in probes, in pauses, and where noise is measured. 0 adds nothing.
 	SureSilence time.Duration
 	// KeepConcurrency is for callers that do not know when exactly attempts end: the law
 	// then does not look for the concurrency of servers that queue.
@@ -139,7 +139,9 @@ const (
 	// Cruise keeps the rate that was measured, for a while, then climbs until it is
 	// refused.
 	Cruise
-	// Probe sends a few attempts at once, to tell a limit from refusals at random.
+	// Probe sends a few attempts at once, to tell a limit from refusals at random. It ends
+	// in Drain if all are refused, in Start if the law is sure of noise now or if an
+	// outage is over, else in Cruise.
 	Probe
 )
 
@@ -172,11 +174,12 @@ const (
 	// little time to recover, and one without a bucket doesn't hand out later what was
 	// not sent now.
 	firstCut = 1.0 / 3
-	// After this many epochs without one accepted attempt it was an outage, and the old
-	// estimate is void.
+	// After this many refusals that changed the rate, without one accepted attempt between
+	// them, it was an outage, and the old estimate is void.
 	outageFailures = 3
-	// The pool is the limit where the rate would fill its slots this many times over.
-	// More than once, as the replies may get faster, or fail fast.
+	// The pool is the limit where the rate would fill its slots this many times over, with
+	// calls that take a second at most: with 10 slots from 40/s. More than once, as the
+	// replies may get faster, or fail fast.
 	ceilingFills = 4.0
 	// An attempt that goes late gains up to this share of the delay on the next, so that
 	// late timers do not lower the rate.
@@ -346,7 +349,7 @@ func (l *Adaptive) Dropped(now time.Time, t Ticket) {
 // Restart returns to the phase [Start], because the server is back after an outage that
 // was not about capacity: it accepts attempts again, and its present capacity is unknown.
 // The rate grows from a few attempts a second until the first refusal, pauses that the
-// server asked for are over, and the outcome of attempts sent before now changes no rate.
+// server asked for are over, and a refusal of an attempt sent before now lowers no rate.
 // What does not depend on the outage stays: how long refusals take, a limit on attempts
 // in flight, refusals at random, the statistics.
 func (l *Adaptive) Restart(now time.Time) {

@@ -33,7 +33,7 @@ type cohort struct {
 	pending    float64 // sum of the instants at which those that have not ended were sent
 
 	n, output, sec float64 // number of replies, the sum of their lengths, and the seconds they took in all
-	oo, os, ss     float64 // sums of products
+	oo, os, ss     float64 // sums of the products of output and seconds
 }
 
 func (c *cohort) full() bool { return c.sent >= c.size }

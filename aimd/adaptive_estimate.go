@@ -36,7 +36,7 @@ type mark struct {
 	seq    int     // counts attempts from 1
 	epoch  int     // at sending
 	at     float64 // when it went
-	rate   float64 // of what the noise lets through, at that instant
+	rate   float64 // the rate at that instant without what noise refuses: attempts per second
 	probe  bool    // it is part of a probe
 	canary bool    // it went in a pause
 
@@ -52,7 +52,7 @@ type mark struct {
 // between, so it allows about 20/s. And in any time up to a refusal it admitted at most
 // its rate and a full bucket, so it allows at least the admitted calls without a bucket.
 // The highest of these bounds is the measurement, and the highest of the second kind is
-// what the server surely allows. It looks back for as long as the law cruises at most.
+// what the server surely allows. For the second kind it looks back by cruiseSec at most.
 func (l *Adaptive) measure(m mark) (rate, sure float64) {
 	rate = (float64(m.seq-l.mark.seq-l.noise.spared) - 0.5) / (m.at - l.mark.at) // infinite if the first attempt was refused
 	admitted := -burstCalls
@@ -151,7 +151,7 @@ type sending struct {
 	at      float64
 	level   int // attempts in flight, this one included
 	phase   Phase
-	held    bool // it went at no more than the measured rate
+	held    bool // it went in cruise, before the climb: at no more than the measured rate
 	refused bool
 }
 

@@ -6,8 +6,9 @@ const (
 	// not all return at once.
 	pauseJitter = 0.02
 	// The first canary goes this long after a pause began. The multiplier lengthens the
-	// wait for each next one: with a multiplier of 2 a pause of two minutes costs seven
-	// calls, and one that is untrue at most doubles the time that it lasts.
+	// wait for each next one: with a multiplier of 2 they go after .95, 2.85, 6.65 s and so
+	// on, six in two minutes, and a pause that outlasts the outage ends after about twice
+	// the outage's time at most.
 	canarySec = 0.95
 	// No pause is longer than a year, so that a nonsensical one cannot overflow.
 	pauseMostSec = 366 * 24 * 3600
@@ -15,7 +16,8 @@ const (
 
 // pause is a time without regular attempts, because the server asked for it. A
 // Retry-After is often far longer than the outage. So single attempts, called canaries,
-// are sent meanwhile, and the first that is accepted ends the pause.
+// are sent meanwhile, and the first that is accepted ends the pause. A pause until the
+// server resets its limit has none: nothing would be accepted before.
 type pause struct {
 	until float64
 	why   PauseReason

@@ -4,11 +4,12 @@ import "math"
 
 // The constants of random refusals.
 const (
-	// The share is an average over about so many attempts. A start is over sooner than it
-	// meets them, so that what a limiter refuses at its end is not counted.
+	// The share is an average over about so many attempts. As many of the latest attempts
+	// of a start are not counted before more have followed: a start ends in a refusal by a
+	// limiter, and then they never are.
 	noiseCalls = 64.0
-	// At a smaller share the noise has gone. It is also the usual loss at first. At a larger
-	// one it is no noise.
+	// Below the first share the noise has gone; the usual loss also begins there. What
+	// exceeds the second is no noise.
 	noiseGone, noiseMost = 0.02, 0.6
 	// The alarm is for a limiter that refuses this part of what the noise lets through.
 	// Less would take longer to tell from chance, more would let a climb go on for longer.
@@ -55,8 +56,9 @@ func (n *noise) share() float64 {
 }
 
 // begin takes note that the server refuses at random: of the attempts that were sent in
-// probes, so many were refused. The law had measured noise until then, so it returns to
-// its first state, [Start]. It starts from the rate of before, which got through.
+// the last probe, so many were refused. The law had measured noise until then, so it
+// returns to its first state, [Start]. It starts from the rate of before, which got
+// through.
 //
 // The share is guessed from the probe and a few attempts before it. Of these as many were
 // refused as of all attempts of late, but at least as many as noise refuses on average.
@@ -93,9 +95,9 @@ func (n *noise) explain(l *Adaptive, m mark) bool {
 
 // alarm returns how many attempts a second a limiter admitted before the refusal of m, and
 // 0 if there is no sign of one. It adds up the odds of a limiter to noise alone over the
-// attempts before, latest first. If that reaches the alarm over any time since the phase
-// began, then over the time with the highest odds the limiter was at work. This is Page's
-// test for a change, and finds it with the fewest attempts.
+// attempts before, latest first, as far back as the phase began and by 512 attempts at
+// most. If that reaches the alarm, then over the time with the highest odds the limiter
+// was at work. This is Page's test for a change, and finds it with the fewest attempts.
 //
 // For example, a fifth is noise, give or take .05, so .25 is taken for noise and .475 for a
 // limiter as well. A refusal raises the odds by log(.475/.25) = .64, and an attempt that

@@ -13,20 +13,20 @@ const (
 	// proportion to the rate, unless the law sinks.
 	clientRate = 2.0
 	// Each attempt more than a limiter has room for makes the limiter ten times less
-	// likely.
+	// likely, if it has gained no room since it refused, and less so otherwise.
 	probeSteepness = 2.3
-	// The refusals that probes may cost, and the most attempts of one: so many at first, and
-	// then for each suspicious refusal a little, and the more the higher the loss is. At a loss of .1 that is .11,
-	// at a third .4, at a half 1.1.
-	probeCredit                = 10
+	// The refusals that probes may cost at first, and the most attempts of one probe.
+	probeCredit = 10
+	// What each suspicious refusal adds to that: the first, and the second times the cube
+	// of the loss. At a loss of .1 that is .11, at a third .4, at a half 1.1.
 	probeEarned, probeEarnLoss = 0.1, 8.0
-	// Where noise most likely makes the law sink, a suspicious refusal earns so much.
+	// What it adds where noise most likely makes the law sink.
 	probeEarnedSunk = 1.0
 	// What was admitted is forgotten with this time constant.
 	suspicionSec = 40.0
 	// Where others are known, the chance that they have just left room for a whole probe.
-	// Then no probe tells much: at best noise is twice as likely as before, and it takes
-	// some four of them to be sure.
+	// Then no probe tells much: at best noise is 1.8 times as likely as before, so it takes
+	// four of them to be sure.
 	roomOfOthers = 0.8
 )
 
@@ -50,7 +50,7 @@ func averageNoise() (mean float64) {
 //
 // For example, the estimate is 10/s and a refusal is known after 60 ms. A limiter has gained
 // .7 since, so it accepts one or two of four attempts. If all four are accepted, noise is
-// forty times as likely. Several probes add up, as refusals can be bad luck in both
+// twenty times as likely. Several probes add up, as refusals can be bad luck in both
 // cases. Those that speak for a limiter are forgotten at the next one, unless others are
 // known.
 //
@@ -63,12 +63,12 @@ func averageNoise() (mean float64) {
 // both. But another at the same rate would meet the limiter again. The law asks for none
 // until noise has made it sink well below that rate, where a limiter has room.
 type suspicion struct {
-	odds   float64 // of noise to a limiter by what probes have shown, as a logarithm
+	odds   float64 // of noise to a limiter by what probes have shown, as a logarithm; 0 before any
 	cost   float64 // refusals in probes so far, less what was earned for them
 	proven float64 // the highest estimate of late
 	asked  float64 // when the last suspicious refusal came
 	limit  float64 // the rate at which a probe has last met a limiter; 0 means never
-	wanted bool
+	wanted bool    // a probe is to begin when the law is next asked for an instant
 
 	probe probe
 }
@@ -87,7 +87,7 @@ type probe struct {
 }
 
 // suspect takes note of a refusal of m where a limiter should have had room. It asks for a
-// probe if there was none a moment ago and probes have not cost too much.
+// probe unless probes have cost too much, or one would meet the same limiter again.
 //
 // A refusal is a limiter's own if it came less than half a cut from the rate at which a
 // probe has last met one: with a multiplier of 2, after one at 20/s refusals at 14/s to
@@ -120,7 +120,7 @@ func (s *suspicion) suspect(l *Adaptive, m mark) {
 // credit returns the refusals that probes may cost at a rate.
 func credit(rate float64) float64 { return probeCredit * min(1, rate/clientRate) }
 
-// start begins the probe that is wanted, if there are slots for it.
+// start begins the probe that is wanted. It drops one for which there are too few slots.
 func (s *suspicion) start(l *Adaptive, inFlight int) {
 	if !s.wanted || l.pause.until > l.now {
 		return
@@ -183,6 +183,9 @@ func (p *probe) tooMany() float64 { return float64(p.size-p.refused) - 1 - p.gai
 //
 // Where others use the server, they all give way at times, and its bucket fills. Then a
 // limiter accepts any number of the probe.
+//
+// Where the first attempt was refused again, the outcome is no evidence of noise: at best
+// it changes nothing.
 func (p *probe) evidence(shared bool) float64 {
 	accepted := p.size - p.refused
 	byNoise := 0.0

@@ -2,8 +2,9 @@ package aimd
 
 import "math"
 
-// slotsRefusals is how many first refusals of an epoch show a limit on attempts in flight:
-// all but one of them must have met more attempts in flight than any accepted one.
+// slotsRefusals is how many refusals that began an epoch are looked at for a limit on
+// attempts in flight: all but one of so many must have met more attempts in flight than
+// any accepted one. So four show it at the earliest.
 const slotsRefusals = 5
 
 // slots finds out whether the server limits the attempts in flight. Then a refusal must
@@ -16,7 +17,7 @@ const slotsRefusals = 5
 type slots struct {
 	limit  int     // most attempts in flight; 0 means that no limit is known
 	since  float64 // when that was found
-	levels []int   // attempts in flight at the latest refusals that began an epoch
+	levels []int   // attempts in flight at the latest refusals that began an epoch, or came while limit was known
 }
 
 // opens returns when one more attempt than inFlight may be in flight, apart from when one
@@ -36,7 +37,7 @@ func (s *slots) at(now float64) int {
 }
 
 // explain reports whether it was a limit on attempts in flight that refused t. If so it
-// has set or lowered its own.
+// has set limit.
 func (s *slots) explain(l *Adaptive, t Ticket) bool {
 	first := t.mark.epoch == l.epoch.number
 	if s.limit > 0 && s.at(l.now) >= l.cfg.PoolSize {
@@ -78,8 +79,8 @@ func (s *slots) explain(l *Adaptive, t Ticket) bool {
 
 func (s *slots) set(l *Adaptive, limit int) { s.limit, s.since = max(1, limit), l.now }
 
-// highest returns the most attempts in flight that met acceptance before t; 0 means that
-// no attempt was accepted, so there is nothing to compare with.
+// highest returns the most attempts in flight at an attempt before t that has not been
+// refused; 0 means that all were, so there is nothing to compare with.
 func (s *slots) highest(l *Adaptive, t Ticket) (level int) {
 	for a := range l.history.before(t.mark.seq) {
 		if !a.refused {

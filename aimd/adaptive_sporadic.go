@@ -15,10 +15,11 @@ const (
 	// standard deviations.
 	sporadicSigmas = 4.0
 	// The most that is believed to be usual: a server that is too slow for the rate would
-	// otherwise be taken for one that refuses more and more. Start, where it can't be
-	// measured, takes it for that.
+	// otherwise be taken for one that refuses more and more. In start, where the usual loss
+	// can't be measured, it is taken to be this.
 	usualMost = 0.05
-	// It is an average over at least so many attempts, and over a second.
+	// The usual loss is an average over at least so many attempts, and at least a second
+	// of them.
 	usualCalls = 256.0
 )
 

@@ -8,7 +8,7 @@ type trial struct {
 	kind     trialKind
 	since    float64 // when it began
 	informed bool    // by how long calls take: there is a queue somewhere
-	step     float64 // the next may be larger or smaller by this
+	step     float64 // the factor by which it was to differ from the bound before; the next differs by its square
 	extended int
 	sum      cohort // of the cohorts before it was extended
 	retried  int    // failed trials before it in the same check
@@ -97,8 +97,7 @@ func (q *queue) judge(l *Adaptive, c cohort) {
 	if t.extended > 0 {
 		c.merge(&t.sum)
 	}
-	// gain is the logarithm of the throughput at the higher bound by the throughput at the lower
-	gain, err := q.gain(&c, &q.base)
+	gain, err := q.gain(&c, &q.base) // below 0 where the trial's bound lowers the throughput
 	more := c.more(&q.base)
 	if math.Abs(gain-queueWorth*more) < 1.5*err && t.extended < trialExtensions {
 		t.extended++

@@ -128,7 +128,8 @@ type Ticket struct {
 // Hint is what the server reported with a capacity error. The zero value: nothing.
 type Hint struct {
 	// RetryAfter is the least wait before this row's next attempt; 0 or less: not
-	// reported. The caller delays the row; a law only takes it as evidence.
+	// reported. The caller delays the row. [Adaptive] delays all attempts by it, but in an
+	// outage only.
 	RetryAfter time.Duration
 	// Remaining0 is set when the server reported that no requests remain before Reset has
 	// passed.

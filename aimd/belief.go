@@ -78,7 +78,7 @@ func (b Belief) limitText(now time.Time) string {
 	return text
 }
 
-// rateText writes a rate with two digits, or with all digits of its whole part.
+// rateText writes a rate as in 123, 12, 1.2 and 0.12.
 func rateText(perSec float64) string {
 	switch {
 	case perSec >= 9.95:
@@ -99,7 +99,7 @@ func percentText(share float64) string {
 
 // bounds are what the law knows about how far its estimate may be off.
 type bounds struct {
-	limited   bool    // the estimate is of a limit that has been met since the law last started
+	limited   bool    // the estimate is of a limit that was met, or taken over, since the law last started
 	low, high float64 // see [Belief]
 	met       float64 // when it was met; none: by another law
 }
@@ -123,14 +123,15 @@ func (l *Adaptive) belief() Belief {
 const spareShown = 0.0005
 
 // spare is the share of attempts whose refusals the law takes for sporadic: it spares them
-// without having measured a share, see sporadic. It is an average over usualCalls attempts
-// that ended while no noise was known, and is for people alone.
+// without having measured a share, see sporadic. It is an average over about usualCalls
+// attempts that were accepted or spared while no noise was known, and is for people alone.
 type spare struct {
 	share float64
 	ended float64 // attempts
 }
 
-// count counts an attempt that has ended, 1 for a refusal that was spared.
+// count counts an attempt that has ended: 1 for a refusal that was spared, 0 for one that
+// was accepted.
 func (s *spare) count(l *Adaptive, spared float64) {
 	if l.noise.on {
 		*s = spare{}

@@ -26,8 +26,8 @@ type election struct {
 	spread   float64 // from 0 to 1, so that not all members claim at once
 	asked    float64 // when it last sent a hello; none means never
 	answered float64 // when it first heard a hello of its own since it heard a plan; none means not yet
-	echo     float64 // when it last heard a message of its own
-	ticked   float64 // when it last looked
+	echo     float64 // when it last heard a hello or plan of its own
+	ticked   float64 // when Tick was last called
 }
 
 // slept reports whether the member has not run for so long that another may lead by now.

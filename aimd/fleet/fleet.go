@@ -35,7 +35,7 @@ const (
 	// without it.
 	silentSec = 2.0
 	silent    = time.Duration(silentSec * float64(time.Second))
-	// joinSec is how long a new member waits for a connection before it begins alone.
+	// joinSec is how long a new member waits for a plan before it begins alone.
 	joinSec = 1.1
 
 	tickLeader = 20 * time.Millisecond
@@ -170,8 +170,7 @@ func (m *Member) sec(now time.Time) float64 {
 }
 
 // Tick does what the passing of time asks for. It returns the messages that must be
-// published now, and when to call it again: also after Hear, and as soon as Urgent is
-// true.
+// published now, and when to call it again at the latest: earlier if Urgent is true.
 func (m *Member) Tick(now time.Time) (out [][]byte, next time.Time) {
 	sec := m.sec(now)
 	m.resign(sec)

@@ -1,9 +1,9 @@
 package fleet
 
 const (
-	// doubtedLeast is how many refusals a member must have met in a window before it
-	// doubts the plan, guardSec the length of a window. It looks at the present one and
-	// the one before.
+	// doubtedLeast is how many refusals a member must have met before it doubts the plan,
+	// in the present window and the one before together. guardSec is the length of a
+	// window.
 	doubtedLeast = 10
 	guardSec     = 1.0
 	// A member that doubts makes so many times the calls that the server accepts from it,

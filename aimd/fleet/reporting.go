@@ -32,7 +32,7 @@ type reporting struct {
 	sent, accepted, refused uint64
 	refusals                []refusal
 	fresh                   int
-	news                    uint64 // refusals so far
+	news                    uint64 // refusals that were ever listed; the rest of a burst is only counted
 
 	before  uint64  // sent, at the last report
 	rate    float64 // calls per second of late
@@ -92,7 +92,7 @@ func (r *reporting) next(sec float64) report {
 // waiting sums the time that calls have waited for turns since the last report.
 type waiting struct {
 	sum        float64 // until since
-	since, end float64 // the last wait, or an end that is not after since
+	since, end float64 // the last wait; there is none if end is not after since
 }
 
 // total returns the sum until now.

@@ -23,7 +23,7 @@ type roster struct {
 	members map[string]*peer
 	places  []place
 	ring    uint64
-	before  Limits // in the plan before this term, until all members have reported
+	before  Limits // in the plan before this term; dropped silentSec later, as all members have reported by then or are gone
 }
 
 // peer is what the leader knows of a member, itself included.
@@ -33,7 +33,7 @@ type peer struct {
 	known bool      // by a report, not from the plan of an earlier leader alone
 	slots int       // calls in flight that it may have
 	held  int       // that it may still have, until it reports that it knows of fewer
-	since time.Time // when it began to have any, or none
+	since time.Time // when slots last became 0, or more than 0
 }
 
 // newRoster returns the roster of a leader that follows on the one that a member has

@@ -78,7 +78,7 @@ func space(shares, due []float64) []float64 {
 }
 
 const (
-	// alike is how much of the largest share of a group each of it has.
+	// alike is the least part of a group's largest share that each share in the group has.
 	alike = 0.8
 	// golden is the step at which points come to lie evenly between 0 and 1, however many
 	// they are.
@@ -87,8 +87,8 @@ const (
 
 // allot divides a number of calls in flight among claims, as divide does with a rate, in
 // whole numbers. held has the calls that each member may still have by its last grant: no
-// new grant lets the sum exceed the limit. If a fraction decides, a higher rank comes
-// first.
+// new grant lets the sum exceed the limit. The largest fractions are rounded up; of about
+// equal ones that of a higher rank comes first.
 func allot(limit int, claims []claim, held []int, rank []float64) []int {
 	shares := divide(float64(limit), claims)
 	slots := make([]int, len(claims))

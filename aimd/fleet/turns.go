@@ -108,8 +108,8 @@ func (m *Member) Hold(now, until time.Time) {
 	m.report.waiting.hold(sec, sec+min(until.Sub(now).Seconds(), 2*reportSec))
 }
 
-// Next returns the instant of the member's next turn, now at the earliest. It may be far
-// in the future while there is no plan; call it again after each message.
+// Next returns the instant of the member's next turn, now at the earliest. Without a place
+// in a plan it is always a moment ahead. Call it again after each message.
 func (m *Member) Next(now time.Time, inFlight int) time.Time {
 	sec := m.sec(now)
 	if m.own.inUse {

@@ -23,7 +23,7 @@ type useLog struct {
 	window [samples]use // the last sample first
 	taken  int          // samples so far
 	last   time.Time    // when the last sample was due
-	perSec float64      // calls sent in the window; infinite until it is full
+	perSec float64      // calls sent per second over the window; infinite until it is full
 }
 
 type use struct {

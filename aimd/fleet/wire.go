@@ -19,7 +19,7 @@ const (
 	curveStep  = 0.1  // seconds between two points of a plan's curve
 	curveSteps = 10   // points
 	rateMost   = 1e6  // calls per second; more is a lie
-	turnsMost  = 1e15 // turns of one term
+	turnsMost  = 1e15 // turns that a plan may count: each term goes on from the last
 	membersMax = 1e5  // members of one fleet
 	termLeap   = 1e6  // a term further ahead than this is a lie, else one message could end all elections
 	reportMost = 64   // refusals in one report
@@ -40,19 +40,19 @@ type plan struct {
 	// many more will have by each of the next steps of 0.1 s; Then is the rate from there
 	// on.
 	Turns float64   `json:"turns"`
-	Epoch int       `json:"epoch"` // counts the refusals that changed the rate; turns of another epoch are ignored
+	Epoch int       `json:"epoch"` // counts the refusals that changed the rate; one of a turn of an earlier epoch doesn't
 	Curve []float64 `json:"curve"`
 	Then  float64   `json:"then"`
 
-	Rate     float64          `json:"rate"`     // calls per second at present
-	Estimate float64          `json:"estimate"` // that a new leader would begin at, or 0
-	Pause    float64          `json:"pause,omitempty"`
+	Rate     float64          `json:"rate"`            // calls per second at present
+	Estimate float64          `json:"estimate"`        // that a new leader would begin at, or 0
+	Pause    float64          `json:"pause,omitempty"` // seconds until the pause that the server asked for ends; 0 means none
 	Reason   aimd.PauseReason `json:"reason,omitempty"`
 	Belief   *belief          `json:"belief,omitempty"` // nil: the leader is of an earlier version
 
 	Count  int     `json:"members"`
-	Ring   uint64  `json:"ring"` // version of Places
-	Slots  bool    `json:"slots,omitempty"`
+	Ring   uint64  `json:"ring"`             // version of Places
+	Slots  bool    `json:"slots,omitempty"`  // the account limits calls in flight, see place.Slots
 	Places []place `json:"places,omitempty"` // left out while nothing has changed
 	Bye    bool    `json:"bye,omitempty"`    // the leader is leaving
 
@@ -158,8 +158,8 @@ type report struct {
 	Pool     int     `json:"pool"`
 	Want     float64 `json:"want"` // calls per second
 	Hungry   bool    `json:"hungry,omitempty"`
-	// Refusals holds the latest refusals, and once more those in the previous report,
-	// which may have been lost. News counts all refusals so far.
+	// Refusals holds the latest refusals, and before them once more those that were new in
+	// the previous report, which may have been lost. News counts all that were ever listed.
 	Refusals []refusal `json:"refusals,omitempty"`
 	News     uint64    `json:"news,omitempty"`
 

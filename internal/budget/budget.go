@@ -50,7 +50,7 @@ type Budget struct {
 
 	accounts []*Account
 	denial   denial
-	watches  atomic.Bool // the errors of the connection
+	watches  atomic.Bool // Run takes the budget's errors from the connection's handler
 }
 
 // State is this process's part in what is known of one provider.
@@ -128,14 +128,14 @@ func (b *Budget) States() []State {
 type Account struct {
 	budget *Budget
 	key    string
-	kick   chan struct{} // holds a token while there is news for the leader
+	kick   chan struct{} // holds a token while run is to look at once: there is news to tell, or another connection
 
 	mu     sync.Mutex // guards what follows, for as long as a method of the member takes
 	member *fleet.Member
 	now    time.Time // the last instant: the pool's is a moment old, and instants must not go back
 }
 
-// at returns an instant for the member. A.mu is held.
+// at returns an instant for the member. The caller holds mu.
 func (a *Account) at(now time.Time) time.Time {
 	if now.After(a.now) {
 		a.now = now
@@ -280,7 +280,7 @@ func (a *Account) Stats() aimd.Stats {
 	return a.member.Stats()
 }
 
-// tell has run tell the others at once, if there is news. A.mu is held.
+// tell has run tell the others at once, if there is news. The caller holds mu.
 func (a *Account) tell() {
 	if !a.member.Urgent() {
 		return
@@ -302,7 +302,7 @@ func (a *Account) Gates() []pool.Gate {
 type tokensGate struct {
 	account *Account
 	gate    *gate.PerMinute
-	limited bool
+	limited bool // at the last Next
 }
 
 // Next implements [pool.Gate].

@@ -6,14 +6,14 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// subscriptions are what an account listens to: the plans of its leader, and while it
-// leads, the reports of the others. The goroutine of [Account.run] owns it.
+// subscriptions are what an account listens to: plans and hellos, and while it leads, the
+// reports of the others. The goroutine of [Account.run] owns it.
 type subscriptions struct {
 	budget         *Budget
 	plans, reports string         // subjects
 	heard          chan *nats.Msg // of both
 	nc             *nats.Conn     // the connection that they are on
-	denied         bool           // the user may not publish
+	denied         bool           // something was denied of late; as of the last renew
 	stopPlans      func()
 	stopReports    func()
 	leads          bool
