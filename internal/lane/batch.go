@@ -43,10 +43,10 @@ type sealed struct {
 // row has one state, and count is how many rows have each. When nothing more is wanted of
 // the batch all of it is dropped, see [batchRows.forgetRows].
 type batchRows struct {
-	rows  Rows
-	state []rowState
-	count [rowStates]int
-	wasIn bits // rows that have gone live from here, so that an answer is of no use
+	rows     Rows
+	state    []rowState
+	count    [rowStates]int
+	goneLive bits // rows that have gone live from here, so that an answer is of no use
 }
 
 // submission is the batch at the provider. It is ours for certain if it has an id and is
@@ -71,17 +71,17 @@ type submission struct {
 // term. For example, a first pass ends after 60 of 100 lines, when the connection breaks.
 // The next pass meets the same 60 lines, and must not count them again.
 type reading struct {
-	overSince time.Time
-	passes    int    // read to the end
-	cuts      int    // answered with unknown, since the last pass
-	seen      bits   // rows with a line in the last pass
-	readTo    uint64 // the highest row that had come when the last pass began
-	pending   bool   // it had lines of rows that had not come
-	counted   bits   // rows whose line is in sum
-	settled   bits   // rows whose line a row has taken in this term, or that was recorded as unused
-	gone      bool   // the provider no longer has the results
-	judged    bool   // a line is a reply, or so few failed alike that each is its row's own
-	reported  bool   // the event of the end is out
+	overSince time.Time // when this term found that the provider is done
+	passes    int       // read to the end
+	cuts      int       // answered with unknown, since the last pass
+	seen      bits      // rows with a line in the last pass
+	readTo    uint64    // the highest row that had come when the last pass began
+	pending   bool      // it had lines of rows that had not come
+	counted   bits      // rows whose line is in sum
+	settled   bits      // rows whose line a row has taken in this term, or that was recorded as unused
+	gone      bool      // the provider no longer has the results
+	judged    bool      // a line is a reply, or so few failed alike that each is its row's own
+	reported  bool      // the event of the end is out
 	sum       tally
 }
 
@@ -124,7 +124,7 @@ type phase uint8
 
 const (
 	phaseSealed    phase = iota // its intent is on its way to the stream
-	phaseRecorded               // to be uploaded
+	phaseRecorded               // to be uploaded, or created where no file is needed
 	phaseUploaded               // to be created
 	phaseLooking                // it may or may not exist at the provider: the lane looks
 	phaseFound                  // the record of its id is on its way to the stream
@@ -132,7 +132,7 @@ const (
 	phaseOver                   // to be read
 	phaseSettling               // read; some rows are not kept yet
 	phaseAbandoned              // the record of that is on its way to the stream
-	phaseDone                   // likewise that it is done
+	phaseDone                   // the record that nothing is wanted of it is on its way
 	phaseClosed                 // its files are to be deleted, and its records purged
 )
 
@@ -155,12 +155,11 @@ func newBatch(r *Record) *batch {
 // wentLive reports whether a row has been called live since it was submitted, so that it
 // takes no answer of the batch.
 //
-// A row that was kept before this term leaves no other trace of that than its deadline:
-// where it had come before the batch was over, only a live call can have answered the
-// row.
+// Of a row that was kept before this term only its deadline is known. If that had passed
+// when this term found the batch over, the row went live.
 func (b *batch) wentLive(i int) bool {
 	at := b.deadline(i)
-	return b.wasIn.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()
+	return b.goneLive.has(i) || b.state[i] == rowKept && !b.settled.has(i) && at != 0 && at <= b.overSince.UnixMilli()
 }
 
 // futile reports whether the provider works on the batch though no answer of it is wanted,
@@ -226,10 +225,10 @@ func (b *batchRows) set(i int, s rowState) {
 	b.state[i] = s
 	b.count[s]++
 	if s == rowLive {
-		if b.wasIn == nil {
-			b.wasIn = newBits(len(b.state))
+		if b.goneLive == nil {
+			b.goneLive = newBits(len(b.state))
 		}
-		b.wasIn.add(i)
+		b.goneLive.add(i)
 	}
 }
 
@@ -251,13 +250,13 @@ func (b *batchRows) deadline(i int) int64 {
 // nothing.
 func (b *batchRows) isSettled() bool { return b.count[rowKept]+b.count[rowMoved] == len(b.state) }
 
-// wanted reports whether a row has no answer yet, and waits for one.
+// wanted reports whether any row still waits for its answer.
 func (b *batchRows) wanted() bool { return b.count[rowSubmitted] > 0 }
 
 // forgetRows frees the memory of the rows: nothing more is wanted of them.
 func (b *batchRows) forgetRows() { *b = batchRows{} }
 
-// lowest returns the first row without an answer.
+// lowest returns the first row that waits for its answer, or 0.
 func (b *batchRows) lowest() uint64 {
 	for i, s := range b.state {
 		if s == rowSubmitted {

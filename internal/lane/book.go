@@ -45,7 +45,7 @@ type book struct {
 	filter, prefix string
 
 	queue    []*entry
-	busy     bool   // an append is under way
+	busy     bool   // an append is under way; its entry is not in queue
 	end      uint64 // sequence of the partition's last record
 	endToken string // last token of that record's subject
 	// proof is when it was last certain that nobody else had appended, in Unix
@@ -285,8 +285,9 @@ func (b *book) failed(ctx context.Context, err error, now time.Time) {
 	b.tried++
 }
 
-// prove returns an error where it is not certain that this term still owns the partition,
-// and until when a creation may take. A proof that is older than a second is not enough.
+// prove returns an instant at which this term surely owned the partition, at most
+// proofAge before the call. It returns an error where that is not certain. The last proof
+// serves if it is young enough; otherwise the stream is asked.
 func (b *book) prove(ctx context.Context) (at time.Time, err error) {
 	if at = time.Unix(0, b.proof.Load()); time.Since(at) < proofAge {
 		return at, nil

@@ -37,15 +37,15 @@ type collector struct {
 type pass struct {
 	batch   *batch
 	cancel  context.CancelFunc
-	taken   uint64 // rows that had come when it began
-	seen    bits
-	rows    int // with a line
-	foreign int
+	taken   uint64    // the highest row that had come when it began
+	seen    bits      // rows with a line
+	rows    int       // how many those are
+	foreign int       // lines that are of no row of the batch, or a second time of one
 	last    time.Time // when there was a line, or no room for one
-	notOurs bool
-	stalled bool
-	skipped bool // lines of rows that have not come yet
-	unused  chan bool
+	notOurs bool      // the first line is of another batch, so the results are
+	stalled bool      // it was cut, as no line came for readStall
+	skipped bool      // it had lines of rows that have not come yet
+	unused  chan bool // for each line: whether the pass must record it as unused
 	trial   trial
 }
 
@@ -172,7 +172,7 @@ func (c *collector) recordUnused(b *batch, line batchapi.Line) {
 	c.cfg.Unused(&Unused{Seq: seq, Owner: c.of.Owner, BatchID: b.id, Model: b.model, Line: line}, stored)
 }
 
-// line takes one line of the results, and reports whether it must be recorded as unused.
+// line takes one line of the results, and tells the pass whether to record it as unused.
 func (c *collector) line(r lineRead) { r.pass.unused <- c.takeLine(r) }
 
 // takeLine finds the row of a line. A row takes one line of a pass, and one in all.

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// opsMax bounds the requests to the provider that are under way at a time.
+	// opsMax is how many requests may be under way, those to the stream included, for
+	// another to the provider to begin. A cancellation does not wait for that.
 	opsMax = 8
 	// callTime bounds a small request to the provider.
 	callTime = time.Minute

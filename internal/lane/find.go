@@ -120,9 +120,9 @@ func (f *finder) firstIs(ctx context.Context, b batchapi.Batch, token string) (o
 	return ours, err
 }
 
-// absent goes on when a batch has not been listed for long enough. Where its creation
-// needs a file, that is deleted first, for it may be on its way from a process that was
-// suspended; then the list is watched a little longer.
+// absent goes on when a batch has not been listed for long enough. Its creation may still
+// be on its way from a process that was suspended. Where a creation needs a file, that is
+// deleted first, and then the list is watched a little longer.
 func (f *finder) absent(ctx context.Context, b *batch) {
 	switch {
 	case f.limits.Inline:

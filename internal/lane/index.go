@@ -2,8 +2,8 @@ package lane
 
 import "slices"
 
-// index finds rows in the batches of earlier terms, whose sequences are sorted and never
-// change. A nil index is empty.
+// index finds rows in the batches that are recorded: it has the sequences of each, which
+// are sorted and never change. A nil index is empty.
 type index [][]uint64
 
 func (x *index) has(seq uint64) bool {

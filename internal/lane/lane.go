@@ -3,9 +3,11 @@
 //
 // Rows gather into a batch. Before the batch is submitted an intent is recorded: a token,
 // the rows, the hashes of their requests. The token travels with the batch, so the next
-// owner of the partition finds the batch at the provider and adopts it. A batch is given
-// up only when it is surely absent. Answers are matched by custom id, go through the
-// executor like answers of live calls, and wait for their turn in the journal.
+// owner of the partition finds the batch at the provider and adopts it. A batch that the
+// provider does not list for long enough is given up, and its rows go into another. Where
+// it may exist all the same, it is cancelled should it turn up. Answers are matched by
+// custom id, go through the executor like answers of live calls, and wait for their turn
+// in the journal.
 //
 // The files follow the way of a batch. A [Lane] opens a term with a keeper (keeper.go),
 // which owns a desk (desk.go) with all that the term knows:

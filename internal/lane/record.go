@@ -30,7 +30,7 @@ const (
 	// RecordDone says that nothing is wanted of the batch any more: all its rows are
 	// kept, or in a later batch.
 	RecordDone RecordKind = "done"
-	// RecordAbandoned says that the batch is given up: its rows are in none.
+	// RecordAbandoned says that the batch is given up: its rows go into others, or live.
 	RecordAbandoned RecordKind = "abandoned"
 )
 

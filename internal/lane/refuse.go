@@ -11,8 +11,8 @@ import (
 	"github.com/llm-stage/stage/llm/batchapi"
 )
 
-// refusalsMost is how many batches in a row may be refused without a line that is named,
-// until that is taken for the account's fault rather than a row's.
+// refusalsMost is how many refusals in a row that name no line are taken for the account's
+// fault rather than a row's.
 const refusalsMost = 5
 
 // refusals decides what becomes of batches that the provider refuses as a whole, and of

@@ -25,7 +25,9 @@ type unsettled struct {
 	from, deadline time.Time
 }
 
-// live reports whether the row goes live rather than into another batch.
+// live reports whether the row goes live rather than into another batch: it was in enough
+// batches, too few others would go with it, or half of the time to its deadline is over.
+// For example, a row with a deadline after 24 hours goes into no batch after 12.
 func (u unsettled) live(now time.Time) bool {
 	switch {
 	case u.tries+1 >= triesMax, u.again <= fewRows, u.again*100 <= u.rows*fewPercent:
