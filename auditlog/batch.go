@@ -18,9 +18,10 @@ const (
 	BatchEnded     BatchPhase = "ended"
 	BatchCancelled BatchPhase = "cancelled"
 	BatchExpired   BatchPhase = "expired"
-	// BatchAbandoned says that the batch is given up, since the provider does not have it
-	// or has refused it: its rows go into others. Reason says why, and whether that is
-	// certain.
+	// BatchAbandoned says that the batch is given up: the provider does not list it, or
+	// has refused it or each of its lines, or no row of it is wanted any more. Rows that
+	// still need an answer go into other batches, or are called live; one that the
+	// provider refused by name fails. Reason says why the batch is given up.
 	BatchAbandoned BatchPhase = "abandoned"
 )
 

@@ -13,8 +13,9 @@ const (
 	PhaseClaim Phase = "claim"
 	// PhaseFenced is the end of a term that another process ended.
 	PhaseFenced Phase = "fenced"
-	// PhasePause is the start of a pause, for a reason that a person must fix or an
-	// outage; only probes are sent.
+	// PhasePause is the start of a pause: an outage, a reason that a person must fix, a
+	// shortage of the machine, or the order of an operator. Probes alone are sent, and
+	// none by an operator's order.
 	PhasePause Phase = "pause"
 	// PhaseResume is the end of a pause.
 	PhaseResume Phase = "resume"
@@ -47,7 +48,8 @@ type Run struct {
 	// Summary is what the process did. It is nil except at the end, and nil there too if
 	// call events before it could not be stored.
 	Summary *Summary `event:"summary"`
-	// Budget is what the process knows of a shared budget. It is nil in other phases.
+	// Budget is what the process knows of a shared budget, in [PhaseJoined], [PhaseLeads]
+	// and [PhaseAlone]. It is nil in other phases.
 	Budget *Budget `event:"budget,omit"`
 	// Truncated is set when the settings, or the summary's usage by model, were left out
 	// because the event was too large.
@@ -66,7 +68,7 @@ type Budget struct {
 	Mode string `event:"mode"`
 	// Members counts the processes that share it, this one included.
 	Members int `event:"members"`
-	// Share is the part of the whole that this process may use, of 1.
+	// Share is the part of the whole that this process may use, from 0 to 1.
 	Share float64 `event:"share"`
 	// Rate is how many calls per second the whole may make, or the process itself where
 	// it is alone. It is nil where no limit is known.

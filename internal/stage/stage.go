@@ -123,9 +123,9 @@ type Options struct {
 // New puts the parts together and starts nothing. The errors are of the configuration.
 // The caller closes conn and targets once the stage has ended.
 //
-// The order matters in two places: the caller and the recorder come before the executor
-// that uses them, and the lanes come before the consumers, whose configuration names
-// them.
+// The order matters: the caller comes before the executor and its pool, which call by it.
+// The lanes need both, and the consumers' configuration names the lanes. The recorder
+// comes before the services and consumers that record by it.
 func New(
 	cfg *config.Config, conn *natsconn.Conn, targets *call.Targets, log *slog.Logger, opts Options,
 ) (*Stage, error) {
