@@ -32,9 +32,10 @@ type BatchCaller interface {
 	Provider() string
 	// Call makes one attempt at a request and waits for its end. It should return soon
 	// after ctx ends. The error should be an [*Error]: its Class and RetryAfter decide
-	// what follows. One with [ReasonRateLimited], or with class 0 or [Fatal], ends the
-	// whole batch; an error of any other type counts as permanent. Of a Reply returned
-	// with an error only the Usage counts; it may be nil.
+	// what follows. In [Batch.Do] one with [ReasonRateLimited] is the last attempt at its
+	// prompt, and one with class 0 or [Fatal] ends the whole batch. An error of any other
+	// type counts as permanent. Of a Reply returned with an error only the Usage counts;
+	// it may be nil.
 	Call(ctx context.Context, r *Request) (*Reply, error)
 }
 
@@ -53,8 +54,8 @@ type BatchConfig struct {
 	// entry, has no limit.
 	RPM map[string]int
 	// Retry bounds the attempts at a prompt. Capacity errors count too, and the wait is
-	// at least what the server asked for in Retry-After. A server that asks for more than
-	// MaxDelay is not called again.
+	// at least what the server asked for in Retry-After. If that is more than MaxDelay,
+	// the prompt is not sent again.
 	Retry BatchRetry
 	// MaxContentBytes bounds the sum of all answers: beyond it no further call
 	// starts and [Batch.Do] returns a [*BatchReplyTooLargeError]. 0 means no bound.

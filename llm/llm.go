@@ -5,8 +5,8 @@
 // typed fields and headers what a failed attempt means. Only [Client] does input and
 // output: one HTTP attempt per call, bounded in time and bytes, without retries. Retrying
 // is up to the caller, guided by [Error.Class]: package pool for rows, [Batch] for many
-// prompts at once. The prompt, and where the answer goes, are up to the packages below
-// this one: template renders prompts, row reads rows and writes results.
+// prompts at once. The prompt, and where the answer goes, are up to packages that use this
+// one: llm/template renders prompts, llm/row reads rows and writes results.
 //
 //	cfg := llm.ProviderConfig{APIKey: redact.NewSecret(key), Model: "gpt-6-luna"}
 //	client, err := llm.NewProvider("openai", cfg)

@@ -121,7 +121,8 @@ func readLogin(apiKey, extraHeaders redact.Secret) (l *login, problems []error) 
 	return l, problems
 }
 
-// use makes the headers of further calls. The lock is held.
+// use makes the headers of further calls. The caller holds loginMu, unless nobody else has
+// the client yet.
 func (c *Client) use(l *login) error {
 	h := http.Header{
 		"Content-Type": {"application/json"},

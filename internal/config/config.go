@@ -48,7 +48,8 @@ import (
 //   - group, on a nested struct: heading in the help.
 //
 // A variable set to the empty string counts as unset. The zero Config is not usable. A
-// Config is not changed after it is loaded, so it is safe for concurrent use.
+// command may change a Config before it starts the parts that use it, see
+// [Config.Validate]. Nobody changes it after that, so it is safe for concurrent use.
 type Config struct {
 	// Name distinguishes stages that share a server.
 	Name string `env:"NAME, default=stage" group:"Stage" help:"name of the stage, [a-z0-9-]{1,32}; part of every durable, subject and id"`

@@ -160,9 +160,11 @@ func (s Source) environ() map[string]string {
 // connection adds the settings of the nats CLI to both groups of layers. strong are the
 // layers above the environment, weak are the environment and below.
 //
-// A connection is one thing: the login for one server must not go to another. So a server
-// or store that a flag names hides the connection in the weaker layers, as far as these
-// name another one.
+// A connection is one thing: the login for one server must not go to another that nobody
+// meant it for. So below a context of --context, and below a store that a flag names, no
+// setting of a connection counts. A server that any layer names keeps out the selected
+// context. The context of NATS_CONTEXT gives its login to such a server all the same, as
+// in the nats CLI, unless a layer above it has a login.
 func (s Source) connection(
 	all, below layers, found *problems,
 ) (strong, weak layers, ctx *NATSContext) {

@@ -68,7 +68,7 @@ type batchRecord struct {
 // live, or the events are missing.
 type unusedAnswers struct {
 	token                             string
-	partition, answers, dropped, rows int // rows with call events
+	partition, answers, dropped, rows int // rows: with call events
 }
 
 // paidRows are the rows of one partition and input stream that a batch has answered.

@@ -20,7 +20,7 @@ import (
 // objectVerifier knows which objects the results of the stage name. It finds objects that
 // no result names. They are no violation: a killed process leaves such objects.
 //
-// It holds eight bytes for each result whose body is an object.
+// It holds a hash for each result whose body is an object, some 20 bytes in a map.
 type objectVerifier struct {
 	named map[string]map[uint64]bool // by bucket: hashes of names
 }

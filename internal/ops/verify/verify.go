@@ -25,7 +25,7 @@
 //
 //	logVerifier   log.go, keyed.go: the order of the log; chained.go: its chain
 //	linkVerifier  links.go: a result and the row that it is made from
-//	auditor       auditor.go, items.go: a result and the events of its calls
+//	auditor       auditor.go, audit.go, items.go: a result and the events of its calls
 //
 // window.go holds events until their result is read; runs.go and batches.go add up processes
 // and batches.
@@ -51,20 +51,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// claimVersionKnown is the format of claims that verify reads.
+// claimVersionKnown is the newest format of claims that verify reads.
 const claimVersionKnown = 2
 
 // windowMax is the largest STAGE_WINDOW. It stands in for the window of a process whose
 // start, an event with its settings, is gone from the audit.
 const windowMax = 50_000
 
-// claimVersionOrder is the format of claims that name an order.
+// claimVersionOrder is the format from which on a claim names an order.
 const claimVersionOrder = 2
 
 // verification checks one stage against its streams. It reads each stream once, and all
 // of them side by side. Memory is bounded: by the stage's window for the events of rows,
-// by its span for rows above the low-water mark, by the number of open batches, and by
-// two bytes a row at most for sets of sequences, so a million rows need 2 MB at most.
+// by its span for rows above the low-water mark, by the number of open batches, by a hash
+// for each result whose body is an object, and by two bytes a row at most for sets of
+// sequences, so a million rows need 2 MB at most.
 type verification struct {
 	store
 	options Options
@@ -91,7 +92,7 @@ type logBound struct {
 	at uint64 // its last message, or 0 if there is no log
 	// chained says that this message has a chain.
 	chained bool
-	mark    uint64 // the row of its last result
+	mark    uint64 // the row that this message names: its own, or the mark of a claim
 }
 
 // Run proves from the streams alone that every row up to the high-water mark has exactly
