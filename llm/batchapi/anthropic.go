@@ -25,7 +25,7 @@ func (*messageBatches) Limits() Limits {
 	return Limits{Rows: 100_000, Bytes: 256e6, Inline: true, Window: 24 * time.Hour}
 }
 
-// separator ends each line but the last.
+// separator ends each line. [messageBatches.Create] leaves out the last one.
 const separator = ",\n"
 
 // AppendLine implements [API].

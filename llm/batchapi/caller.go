@@ -82,7 +82,8 @@ func (c caller) remove(ctx context.Context, url string) error {
 }
 
 // judge completes the error of an exchange: a limit of the provider's queue has class
-// Capacity, and a 404 matches [ErrNotFound].
+// Capacity, a 404 or 410 matches [ErrNotFound], and an error after which the server may
+// have acted is an [uncertainError].
 func (c caller) judge(reply *llm.RawReply, err error) error {
 	e, ok := errors.AsType[*llm.Error](err)
 	if !ok {
@@ -193,7 +194,8 @@ var capacityCodes = map[string]bool{
 	"RESOURCE_EXHAUSTED":     true,
 }
 
-// fault is one error object of a batch. Its status is the status of an equivalent reply.
+// fault is one error object of a batch. Its status is the status of an equivalent reply, or
+// 0 if there is none: then it counts as a 400.
 type fault struct {
 	Code    text  `json:"code"`
 	Type    text  `json:"type"`

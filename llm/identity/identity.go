@@ -100,12 +100,8 @@ func (i *Identities) keepers() (all []kept) {
 	return all
 }
 
-const (
-	// connectTimeout bounds the set-up of a connection to a token endpoint.
-	connectTimeout = 5 * time.Second
-	// metadataConns bounds the idle connections of a client that asks once an hour.
-	metadataConns = 2
-)
+// connectTimeout bounds the set-up of a connection to a token endpoint.
+const connectTimeout = 5 * time.Second
 
 // prepare sets up a transport that reaches token endpoints and metadata servers.
 func (i *Identities) prepare(t *http.Transport) {
@@ -115,7 +111,6 @@ func (i *Identities) prepare(t *http.Transport) {
 	}
 	t.TLSClientConfig = &tls.Config{RootCAs: i.options.Roots, MinVersion: tls.VersionTLS12}
 	t.TLSHandshakeTimeout = connectTimeout
-	t.MaxIdleConns = metadataConns
 	t.DisableKeepAlives = true // the next renewal is an hour away
 }
 
