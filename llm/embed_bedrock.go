@@ -49,7 +49,7 @@ func (w InvokeEmbeddings) AppendRequest(dst []byte, r *Request) []byte {
 		}
 		for text := range r.inputs() {
 			dst = jsonbytes.AppendString(append(dst, `"inputText":`...), text)
-			break // it takes one text, see check
+			break // it takes one text, see bedrockTexts
 		}
 		return append(dst, '}')
 	}

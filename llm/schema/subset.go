@@ -201,8 +201,8 @@ func (w *subsetWalk) schema(value any, path string, levels int, optional bool) {
 	}
 }
 
-// object checks what strict modes ask of an object: closed, and for OpenAI with all of
-// its properties required.
+// object checks what constrained decoding asks of an object: that it is closed and, in
+// strict modes, that it has properties and requires exactly these.
 func (w *subsetWalk) object(node map[string]any, path string) {
 	if node["additionalProperties"] != false {
 		w.fail(constrained, path, "does not set additionalProperties to false")

@@ -21,12 +21,13 @@ const maxConversationErrors = 20
 // ParseConversation compiles a list of messages in YAML or JSON, in which every string is
 // a template:
 //
-//   - {role: system, content: "You label tickets: {{ lookup.labels | join(', ') }}"}
-//   - for: ex in lookup.examples
-//     messages:
-//   - {role: user, content: "{{ ex.text }}"}
-//   - {role: assistant, content: "{{ ex.label }}"}
-//   - {role: user, content: "{{ row.text }}", if: row.text}
+//	# a system message, two messages for each example, and one if the row has a text
+//	- {role: system, content: "You label tickets: {{ lookup.labels | join(', ') }}"}
+//	- for: ex in lookup.examples
+//	  messages:
+//	    - {role: user, content: "{{ ex.text }}"}
+//	    - {role: assistant, content: "{{ ex.label }}"}
+//	- {role: user, content: "{{ row.text }}", if: row.text}
 //
 // The roles are system, for which developer is another name, user and assistant. Content
 // is a text or a list of parts, each in one of these forms:

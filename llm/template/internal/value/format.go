@@ -276,7 +276,7 @@ func (w *writer) parseSpec(text string) (s formatSpec) {
 	s.group = take(",_")
 	if take(".") != 0 {
 		before := len(text)
-		if s.precision, text = w.leadingNumber(text, maxFormatWidth); len(text) == before {
+		if s.precision, text = w.leadingNumber(text, maxPrecision); len(text) == before {
 			w.fail("the format %q has no precision after the point", all)
 		}
 	}

@@ -65,7 +65,7 @@ func (w *writer) directive(text string, args []any) (rest string, left []any) {
 	}
 	s.width, rest = w.leadingNumber(rest, 1<<30)
 	if after, ok := strings.CutPrefix(rest, "."); ok {
-		s.precision, rest = w.leadingNumber(after, maxFormatWidth)
+		s.precision, rest = w.leadingNumber(after, maxPrecision)
 	}
 	rest = strings.TrimLeft(rest, "hlL") // sizes, which have no meaning in Python
 	switch {

@@ -12,7 +12,7 @@ import (
 )
 
 // Methods are the methods of strings, mappings, lists, tuples and loops. None modifies a
-// value.
+// value but loop.changed, which remembers its arguments.
 var Methods = map[string]Callable{
 	"capitalize":   method("string", "", mapped(capitalize)),
 	"casefold":     method("string", "", mapped(casefold)),

@@ -281,14 +281,14 @@ func (w *writer) quoteJSON(s string) {
 	w.dst = append(dst, '"')
 }
 
-// maxFormatWidth bounds the precision of formatted numbers and the indent of JSON.
-const maxFormatWidth = 1000
+// maxPrecision bounds the precision of formatted numbers, and the indent of JSON.
+const maxPrecision = 1000
 
 // opToJSON is Jinja's tojson.
 func opToJSON(r *Run, v any, args []any) (any, error) {
 	indent := intOr(args[0], 0)
-	if indent < 0 || indent > maxFormatWidth {
-		return nil, fmt.Errorf("indent must be between 0 and %d", maxFormatWidth)
+	if indent < 0 || indent > maxPrecision {
+		return nil, fmt.Errorf("indent must be between 0 and %d", maxPrecision)
 	}
 	w := writer{r: r, json: true, lines: !absent(args[0]), indent: strings.Repeat(" ", int(indent)), ascii: truthOr(args[1], true)}
 	w.value(v, 0)
