@@ -6,8 +6,9 @@
 // the same order:
 //
 //  1. [Executor.Start] puts the row into the backlog (executor.go, backlog.go, queue.go).
-//  2. [Executor.take] takes out the rows that the pool has room for, partitions, keys and
-//     prompts of batched requests in turn (executor.go). The pool keeps their order.
+//  2. [Executor.take] takes out as many rows as the pool has room for (executor.go).
+//     Partitions, their keys, and prompts of batched requests take turns. The pool keeps
+//     the order.
 //  3. [Executor.prepare] makes a [job] of the row, or answers one that needs no call
 //     (prepare.go, job.go). Within it [Executor.render] makes the request (prompt.go),
 //     [Executor.finish] its bytes, and [Executor.restore] answers from the journal
@@ -32,10 +33,11 @@
 //  12. [Executor.reply] answers the row (answer.go); its consumer stores the result and
 //     acknowledges the row.
 //
-// A row of the batch lane goes another way from step 4 on: [laneRows.run] has it wait
-// there ([laneRows.join]) or takes its answer ([laneRows.judge]), with the steps 8, 9 and
-// 12 (lane.go). A prompt of a batched request takes its turn among the rows, and has no
-// other step than its attempt ([promptTurns.submit], once.go).
+// A row of the batch lane has a backlog and a goroutine of its own, [laneRows.run], and
+// goes another way from step 5 on (lane.go): it is parked ([laneRows.join]). When the lane
+// has its answer it is started again. Then it skips step 4, and [laneRows.judge] takes the
+// answer, with the steps 8, 9 and 12. A prompt of a batched request takes its turn among
+// the rows, and has no other step than its attempt ([promptTurns.submit], once.go).
 package executor
 
 import (
@@ -53,7 +55,8 @@ import (
 )
 
 // Executor answers rows. It implements [consumer.Executor], [consumer.Recaller],
-// [consumer.Resumer] and [consumer.Waiter], and is safe for concurrent use.
+// [consumer.Resumer], [consumer.Waiter] and [consumer.Fitter], and is safe for concurrent
+// use.
 //
 // Rows are rendered by one goroutine, those of a key in stream order, only as far ahead
 // of the calls as the pool has room; the others wait unparsed. Partitions take turns, and
@@ -82,8 +85,8 @@ type Executor struct {
 	log    rowLog
 
 	backlog *backlog
-	inHand  atomic.Bool // rows are on their way from the backlog to the pool
-	steps   steps       // what takes long beside calls
+	work    atomic.Uint64 // how often Run has begun to work or ended it: odd while it works
+	steps   steps         // what takes long
 
 	media     *mediaLookups
 	gathering *gathering   // or nil, and then no call serves several rows
@@ -137,10 +140,10 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 		case <-done:
 			return
 		}
+		e.work.Add(1)
 		e.submit(ctx, e.Sharing.flights.takeRequeued())
 		e.media.begin(ctx, e.media.takeAgain(), e.backlog)
 		e.prompts.refuse()
-		e.inHand.Store(true)
 		if jobs := e.finishAll(ctx, e.backlog.takeDescribed()); len(jobs) > 0 {
 			e.Sharing.lookUp(ctx, jobs)
 			e.submit(ctx, jobs)
@@ -156,7 +159,7 @@ func (e *Executor) Run(ctx context.Context, done <-chan struct{}) {
 		} else {
 			e.gathering.handBack(func(*job) bool { return true })
 		}
-		e.inHand.Store(false)
+		e.work.Add(1)
 	}
 }
 
@@ -187,13 +190,21 @@ func (e *Executor) take(ctx context.Context, found int) []entry {
 }
 
 // expected reports whether a row is about to go to the pool. Such a row may show whose
-// fault it is that others fail, see [pool.Config]. The queue is looked at first:
+// fault it is that others fail, see [pool.Config].
 //
-//	This finds no row in hand.
-//	Run notes that it has rows in hand, and takes the last one out of the queue.
-//	This finds the queue empty, and has missed the row.
+// Run moves rows between the places that are looked at here. So while it works, or if it
+// has begun to since the first look, a row is taken to be on its way. Otherwise this could
+// happen to the only one:
+//
+//  1. expected finds Run asleep, and no row in the queue: it waits in an open group.
+//  2. Run wakes, and closes the group.
+//  3. expected finds no open group, and reports false.
+//  4. Run hands the group to the pool, which has declared an outage for lack of a witness.
 func (e *Executor) expected() bool {
-	return e.backlog.queue.mayGo() || e.inHand.Load() || e.media.soon() || e.gathering.any()
+	before := e.work.Load()
+	works := before%2 == 1
+	return works || e.backlog.queue.mayGo() || e.media.soon() || e.Sharing.flights.anyRequeued() ||
+		e.gathering.any() || e.work.Load() != before
 }
 
 // countFound counts the jobs whose replies are stored.

@@ -96,6 +96,16 @@ func (f *flights) takeRequeued() []*job {
 	return jobs
 }
 
+// anyRequeued reports whether there are jobs to submit again.
+func (f *flights) anyRequeued() bool {
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.requeued) > 0
+}
+
 // recall returns the jobs whose rows are no longer wanted, of the followers and those to
 // submit again. Leaders continue without them. A job that begins to wait after it was
 // found wanted is missed: repeat the recall until the partition is handed over.

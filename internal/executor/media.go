@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// mediaRowsAtOnce bounds the rows whose media are looked up at a time, and those that
-	// wait because a store can't be reached.
+	// mediaRowsAtOnce is how many jobs are looked up, or wait because a store can't be
+	// reached, when no further row is taken.
 	mediaRowsAtOnce = 64
 	// mediaRetry is the time between two looks at a store that can't be reached.
 	mediaRetry = time.Second
@@ -79,8 +79,8 @@ func (m *mediaLookups) hasRoom() bool {
 // full reports whether no other job may begin. The caller has the lock.
 func (m *mediaLookups) full() bool { return max(len(m.jobs), len(m.line)) >= mediaRowsAtOnce }
 
-// begin looks up the media of the jobs that have no request yet. They come back in to. It
-// returns the other jobs.
+// begin looks up the media of the jobs whose requests have no bytes yet, and returns the
+// other jobs. Those that it looks up come back in the backlog to.
 func (m *mediaLookups) begin(ctx context.Context, jobs []*job, to *backlog) (rest []*job) {
 	rest = jobs[:0]
 	for _, j := range jobs {
@@ -247,11 +247,13 @@ func (m *mediaLookups) of(row *consumer.Row) (since time.Time, away error) {
 	return time.Time{}, nil
 }
 
-// soon reports whether a job is about to leave for the pool.
-func (m *mediaLookups) soon() bool {
-	if m.e.backlog.hasDescribed() {
-		return true
-	}
+// soon reports whether a job is about to leave for the pool. It looks at the jobs that are
+// looked up, and then at those that have been: the other way round, one that becomes one
+// of these between the two looks would be missed.
+func (m *mediaLookups) soon() bool { return m.anyLookedUp() || m.e.backlog.hasDescribed() }
+
+// anyLookedUp reports whether a job is looked up whose store is not known to be away.
+func (m *mediaLookups) anyLookedUp() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, at := range m.jobs {
