@@ -176,7 +176,9 @@ func (j *job) texts() []string {
 	return append([]string{string(j.row.Body), j.request.Context, j.request.Prompt, j.request.Rejected}, j.request.Texts()...)
 }
 
-// failed adds a failed attempt to those that an error result lists.
+// failed adds a failed attempt to those that an error result lists, and returns the verdict.
+// An error that all rows meet if the settings are wrong comes with the request that met it.
+// A row that was redriven shows nothing about the settings.
 func (e *Executor) failed(j *job, a pool.Attempt, failure *llm.Error, verdict pool.Verdict) pool.Verdict {
 	if verdict.Class == pool.Cancelled {
 		return verdict

@@ -127,7 +127,7 @@ func (s *sharing) keep(j *job, a *answer) {
 
 // finish releases the jobs that waited for one that got no reply. They fail with it if its
 // error is permanent, since that is a verdict on the request. They are submitted again
-// after a transient error or a stop, and if its row moved to another replica or fails
+// after any other error and after a stop, and if its row moved to another replica or fails
 // whatever the reply.
 func (s *sharing) finish(r *result) {
 	if s.flights == nil {

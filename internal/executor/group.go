@@ -107,7 +107,8 @@ type limits struct {
 
 // limits returns the limits of a call that hold with all providers that may be called:
 // the first, whose model a row may name, and the fallbacks. A call also has no more tokens
-// than STAGE_LLM_TPM allows in a minute, which one call would exceed several times.
+// than STAGE_LLM_TPM allows in a minute: where that is low, a call of the size that a
+// provider takes might have several times as many.
 func (s *gathering) limits(model string) limits {
 	most := limits{rows: s.e.cfg.Embed.Rows, tokens: int64(s.e.cfg.LLM.TPM)}
 	for i := range s.e.caller.Len() {
@@ -468,9 +469,10 @@ func mayBeOneText(r result) bool {
 	return ok && (failure.Class == llm.Permanent || failure.Class == llm.Transient)
 }
 
-// split has the halves of a group called by themselves. The group has made all attempts, so
-// a half makes one, and is split in turn where that fails, too. A text that is alone makes
-// all attempts again: what has failed may have been for the sake of another.
+// split has the halves of a group called by themselves. The group has made all attempts
+// that its error allows, so a half makes one, and is split in turn where that fails, too.
+// A text that is alone makes all attempts again: what has failed may have been for the sake
+// of another.
 func (s *gathering) split(g *group, r result) {
 	half := len(g.jobs) / 2
 	halves := make([]*group, 2)

@@ -64,11 +64,12 @@ func (e *Executor) RowHold(ctx context.Context, row *consumer.Row) hold.Hold {
 	return pooled
 }
 
-// steps has the jobs that are at a step which may take long, and is neither a call nor a
-// wait in the pool. For example, a call has ended, and the audit has no room for its event
-// until earlier ones are stored. There are at most as many jobs as the pool has slots, and
-// the jobs that are looked up together. The zero value is empty. It is safe for concurrent
-// use.
+// steps has the jobs that are at a step which may take long, and is no wait in the pool. For
+// example, a call has ended, and the audit has no room for its event until earlier ones are
+// stored. A call is among them only if it is for several rows, because
+// [call.Caller.InFlight] names the first of these alone. There are at most as many steps as
+// the pool has slots, and one for each goroutine that renders rows. The zero value is
+// empty. It is safe for concurrent use.
 type steps struct {
 	mu   sync.Mutex
 	at   []step // one without jobs has ended: its place is free

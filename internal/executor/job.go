@@ -18,7 +18,8 @@ type job struct {
 	row    *consumer.Row
 	fan    *fan // or nil if the job is for the whole row
 	index  int  // of the element of fan
-	// skipped is set when the last attempt made no call.
+	// skipped is set when the last attempt made no call, because the row fails whatever
+	// the reply.
 	skipped bool
 	away    bool    // in the last attempt the store of its media could not be reached
 	found   *answer // stored for an equal request, see sharing.lookUp

@@ -176,9 +176,9 @@ func (q *rowQueue) resume() {
 	}
 }
 
-// recall takes out the rows that are no longer wanted. It calls wanted once for each: the
-// answer may change at any time, and a row found wanted at first and unwanted a moment
-// later would be taken out without being returned.
+// recall takes out the rows that are no longer wanted. It calls wanted once for each, since
+// the answer may change at any time: a row that is wanted when the returned ones are
+// chosen, and unwanted when the list is cut, would be lost.
 func (q *rowQueue) recall(wanted func(*consumer.Row) bool) (unwanted []entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -23,8 +23,8 @@ const DedupeStream = "DEDUPE"
 const (
 	// dedupeTimeout bounds one look-up, and the acknowledgement of one stored reply.
 	dedupeTimeout = 2 * time.Second
-	// dedupeCooldown is how long there are no look-ups after one failed, so that a broken
-	// store does not delay every row.
+	// dedupeCooldown is how long there are no look-ups after the store failed, so that a
+	// broken one does not delay every row.
 	dedupeCooldown = 5 * time.Second
 	// dedupeBytesMax bounds the stream; full, it drops the oldest replies.
 	dedupeBytesMax = 1 << 30
@@ -34,8 +34,8 @@ const (
 
 // replyStore keeps replies in a stream, one for each request, by the hash of the request
 // and its target. Stages that share a server share it. It saves money and nothing depends
-// on it: when it fails, calls are made. It is safe for concurrent use. A nil store keeps
-// nothing.
+// on it: when it fails, calls are made. It is safe for concurrent use. [replyStore.Use] and
+// [replyStore.Flush] do nothing with a nil store.
 type replyStore struct {
 	stream jetstream.Stream // as it was when the store was opened
 	ttl    time.Duration
