@@ -131,7 +131,8 @@ func (c *Caller) ReadLine(model string, status int, body []byte) (*auditlog.Usag
 	return o.Event.Usage, o.Err
 }
 
-// UnusedLine is [Caller.LineOutcome] for a reply that no row takes.
+// UnusedLine is [Caller.LineOutcome] for a reply that no row takes. It reports false if no
+// model can have this name.
 func (c *Caller) UnusedLine(
 	model string, status int, body []byte, callID, batchID string,
 ) (o Outcome, ok bool) {

@@ -7,7 +7,9 @@ import "github.com/llm-stage/stage/llm"
 const BytesPerToken = 4
 
 // EstimateTokens estimates the tokens of a call before it is made: those of the request
-// by its bytes, those of its media by the provider's rule, and as many as the reply may have.
+// by its bytes, those of its media by the provider's rule, and the most that the reply may
+// have, if the request bounds that. For example, 4000 bytes with a max_tokens of 200 are
+// 1200 tokens.
 func EstimateTokens(p *llm.Prepared, r *llm.Request) int64 {
 	tokens := promptTokens(p)
 	if most := r.MaxTokens; most != nil {

@@ -53,7 +53,8 @@ func NeedsReading(messages []llm.Message) bool {
 	return false
 }
 
-// Describe sets the content of all media in messages, except those behind an https: URL.
+// Describe sets the content of all media in messages, except those behind an https: or gs:
+// URL, which the provider fetches, and objects where there are no stores.
 // The error is an [*llm.Error] with [llm.ReasonInvalidRow] that names the part, an
 // [*llm.AwayError] where a store can't be reached, or the cause of the end of ctx.
 func (r *Reader) Describe(ctx context.Context, messages []llm.Message) error {
