@@ -166,7 +166,8 @@ func HasTool(tools []Tool, name string) bool {
 	return slices.ContainsFunc(tools, func(t Tool) bool { return t.Name == name })
 }
 
-// ParseToolChoice reads a choice among tools: auto, none, required, or a tool's name.
+// ParseToolChoice reads a choice among tools: auto, none, required, a tool's name, or the
+// object that [ReadToolChoice] reads.
 func ParseToolChoice(word string, tools []Tool) (ToolChoice, error) {
 	switch mode := ToolMode(word); {
 	case word == "":
@@ -177,6 +178,8 @@ func ParseToolChoice(word string, tools []Tool) (ToolChoice, error) {
 		return ToolChoice{Mode: mode}, nil
 	case HasTool(tools, word):
 		return ToolChoice{Mode: ToolsFunction, Function: word}, nil
+	case jsonbytes.Valid([]byte(word)) && isObject([]byte(word)):
+		return ReadToolChoice([]byte(word), tools)
 	}
 	names := make([]string, len(tools))
 	for i := range tools {

@@ -49,8 +49,13 @@ func TestAToolChoiceNamesATool(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want %v %s", c.raw, choice, err, c.choice, c.want)
 		}
 	}
-	if choice, err := ParseToolChoice("skip", tools); err != nil || choice.Function != "skip" {
-		t.Errorf("a tool's name: %v, %v", choice, err)
+	for _, word := range []string{"skip", `{"type":"function","function":{"name":"skip"}}`} {
+		if choice, err := ParseToolChoice(word, tools); err != nil || choice.Function != "skip" {
+			t.Errorf("%s: %v, %v", word, choice, err)
+		}
+	}
+	if _, err := ParseToolChoice(`{"type":"function"`, tools); err == nil {
+		t.Error("an object that is cut is taken")
 	}
 	if _, err := ParseToolChoice("auto", nil); err == nil {
 		t.Error("a choice among no tools is taken")

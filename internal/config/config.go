@@ -259,7 +259,7 @@ type PromptConfig struct {
 	ResponseField  string `env:"RESPONSE_FIELD, default=llm_response" help:"field that the reply goes into"`
 	MediaMax       Size   `env:"MEDIA_MAX_BYTES, default=20MiB" min:"1KiB" max:"512MiB" help:"most bytes of pictures, documents and sounds of a row, after decoding; a row with more is invalid_row"`
 	ToolsFile      string `env:"TOOLS_FILE" file:"true" help:"path of a YAML or JSON list of tools in OpenAI's form, offered with each request; calls go into the result, and nothing is executed"`
-	ToolChoice     string `env:"TOOL_CHOICE" help:"whether the model calls a tool: auto, none, required, or a function's name; empty: the provider's default"`
+	ToolChoice     string `env:"TOOL_CHOICE" help:"whether the model calls a tool: auto, none, required, a function's name or OpenAI's object; empty: the provider's default"`
 	Keep           Parts  `env:"RESPONSE_KEEP" help:"parts of the reply that results have beside the answer, separated by commas: reasoning, logprobs, tool_calls, citations, finish_reason, id, raw"`
 	ResponseSchema string `env:"RESPONSE_SCHEMA_FILE" file:"true" help:"path of a JSON Schema: the reply must validate, and the value is stored, not the text"`
 }

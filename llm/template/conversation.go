@@ -15,8 +15,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxConversationErrors bounds the errors that are listed for a file.
-const maxConversationErrors = 20
+// maxConversationErrors bounds the errors that are listed for a file. The last line says
+// that there are more.
+const maxConversationErrors = 100
 
 // ParseConversation compiles a list of messages in YAML or JSON, in which every string is
 // a template:
@@ -39,8 +40,8 @@ const maxConversationErrors = 20
 //
 // The loop of for and the condition of if are those of Jinja's blocks.
 //
-// The error lists all that is wrong with the file, each with line and column; within a
-// block of text, with the line. The template is rendered by [Template.Messages].
+// The error lists all that is wrong with the file, each with line and column: where its
+// string begins, and within a block of text, where its line does. The template is rendered by [Template.Messages].
 func ParseConversation(source []byte, o Options) (*Template, error) {
 	if len(source) > maxSourceBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxSourceBytes)
@@ -51,7 +52,7 @@ func ParseConversation(source []byte, o Options) (*Template, error) {
 	}
 	o.Name = cmp.Or(o.Name, "the messages")
 	t := newTemplate(source, &o)
-	c := &conversationParser{parser: newParser(nil, &o)}
+	c := &conversationParser{parser: newParser(nil, &o), lines: strings.Split(string(source), "\n")}
 	if root == nil {
 		return nil, errors.New("no messages: give a list of them, each with role and content")
 	}
@@ -64,12 +65,26 @@ func ParseConversation(source []byte, o Options) (*Template, error) {
 // scanned by itself, and all share the parser's names.
 type conversationParser struct {
 	*parser
-	errs []error
+	lines []string // of the file
+	errs  []error
+}
+
+// indent returns the column in which the text of a line begins, counted from 1, or 0 where
+// the file has no such line.
+func (c *conversationParser) indent(line int) int {
+	if line > len(c.lines) {
+		return 0
+	}
+	text := c.lines[line-1]
+	return len(text) - len(strings.TrimLeft(text, " ")) + 1
 }
 
 // failAt adds an error. A column of 0 is unknown.
 func (c *conversationParser) failAt(line, column int, f *fault) {
 	if len(c.errs) == maxConversationErrors {
+		c.errs = append(c.errs, fmt.Errorf("line %d and below: there are more errors", line))
+	}
+	if len(c.errs) > maxConversationErrors {
 		return
 	}
 	text, hint := f.Error(), f.hint
@@ -113,21 +128,15 @@ func (c *conversationParser) item(n *yaml.Node) node {
 	}
 	if _, loop := byName(n)["for"]; loop {
 		m := c.members(n, "for", "messages")
-		if m == nil {
-			return nil
-		}
 		return c.loop(m["for"], m["messages"])
 	}
 	m := c.members(n, "role", "content", "if?")
-	if m == nil {
-		return nil
-	}
 	message := &messageNode{line: n.Line, role: c.role(m["role"])}
 	message.parts, message.list = c.content(m["content"])
 	isMedia := func(p partNode) bool { return p.kind != "" }
-	role, plain := plainText(message.role)
-	if plain && role != "" && role != string(llm.RoleUser) &&
-		slices.ContainsFunc(message.parts, isMedia) {
+	word, _ := plainText(message.role)
+	role, err := llm.ParseRole(word)
+	if err == nil && role != llm.RoleUser && slices.ContainsFunc(message.parts, isMedia) {
 		c.failfAt(m["content"], "media of role %s: only a message of the user can have any", role)
 	}
 	if m["if"] == nil {
@@ -138,26 +147,21 @@ func (c *conversationParser) item(n *yaml.Node) node {
 	return &ifNode{branches: []branch{b}}
 }
 
-// members returns the members of a mapping by name, or nil where one is missing or
-// unknown. A name that ends in "?" may be missing.
+// members returns the members of a mapping by name, and reports those that are missing or
+// unknown. A name that ends in "?" may be missing. What is there is read even so, to report
+// its errors, too.
 func (c *conversationParser) members(n *yaml.Node, names ...string) map[string]*yaml.Node {
 	found := byName(n)
-	fine := true
 	for i := 0; i < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if !slices.ContainsFunc(names, func(name string) bool { return strings.TrimSuffix(name, "?") == key.Value }) {
 			c.failfAt(key, "%q is unknown here: there are %s", key.Value, strings.ReplaceAll(strings.Join(names, ", "), "?", ""))
-			fine = false
 		}
 	}
 	for _, name := range names {
 		if found[name] == nil && !strings.HasSuffix(name, "?") {
 			c.failfAt(n, "%s is missing", name)
-			fine = false
 		}
-	}
-	if !fine {
-		return nil
 	}
 	return found
 }
@@ -182,6 +186,9 @@ func resolved(n *yaml.Node) *yaml.Node {
 // loop reads what follows for, such as "ex in lookup.examples if ex.good", and the
 // messages of each turn.
 func (c *conversationParser) loop(head, body *yaml.Node) node {
+	if body == nil { // it is reported as missing
+		return nil
+	}
 	n := &forNode{line: head.Line}
 	if c.blocks++; c.blocks > maxBlocks {
 		c.failfAt(head, "more than %d nested loops", maxBlocks)
@@ -219,12 +226,12 @@ func (c *conversationParser) expressionOf(n *yaml.Node, read func()) {
 // role reads a message's role. One without a tag is checked at once.
 func (c *conversationParser) role(n *yaml.Node) []node {
 	nodes := c.compiled(n)
-	if len(nodes) == 0 {
+	if n != nil && len(nodes) == 0 {
 		c.failfAt(n, "the role is empty: write system, user or assistant")
 		return nil
 	}
-	if text, ok := nodes[0].(*textNode); ok && len(nodes) == 1 {
-		if _, err := llm.ParseRole(text.text); err != nil {
+	if text, ok := plainText(nodes); ok && text != "" {
+		if _, err := llm.ParseRole(text); err != nil {
 			c.failfAt(n, "%w", err)
 		}
 	}
@@ -233,7 +240,7 @@ func (c *conversationParser) role(n *yaml.Node) []node {
 
 // content reads a text, or a list of parts.
 func (c *conversationParser) content(n *yaml.Node) (parts []partNode, list bool) {
-	if n.Kind != yaml.SequenceNode {
+	if n == nil || n.Kind != yaml.SequenceNode {
 		return []partNode{{nodes: c.compiled(n)}}, false
 	}
 	if len(n.Content) > llm.MaxParts {
@@ -269,9 +276,6 @@ func (c *conversationParser) part(n *yaml.Node) (p partNode, ok bool) {
 		return p, false
 	}
 	m := c.members(n, names...)
-	if m == nil {
-		return p, false
-	}
 	p.nodes = c.compiled(m[main])
 	if name := m["name"]; name != nil {
 		p.extra = c.compiled(name)
@@ -287,9 +291,9 @@ func (c *conversationParser) part(n *yaml.Node) (p partNode, ok bool) {
 	return p, true
 }
 
-// compiled compiles a string of the file.
+// compiled compiles a string of the file. The node is nil where a member is missing.
 func (c *conversationParser) compiled(n *yaml.Node) (nodes []node) {
-	if !c.scan(n, n.Value) {
+	if n == nil || !c.scan(n, n.Value) {
 		return nil
 	}
 	before := maps.Clone(c.known)
@@ -332,7 +336,7 @@ func (c *conversationParser) scanned(n *yaml.Node) {
 	}
 	for _, f := range faults {
 		if f.line > n.Line {
-			c.failAt(f.line, 0, f)
+			c.failAt(f.line, c.indent(f.line), f)
 		} else {
 			c.failAt(n.Line, n.Column, f)
 		}

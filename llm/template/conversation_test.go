@@ -143,13 +143,15 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 - {role: user, content: [{type: image, source: a, detail: full}, {type: file, source: "{{ nope }}", detail: low}, {type: audio}]}
 - {role: user, content: null}
 - {role: system, content: [{type: text, text: a}, {type: image, source: "{{ row.a }}"}]}
+- {role: usr, content: [{type: video}, {type: image, source: "{{ row.a", detal: low}], iff: a}
+- {for: x in row.list, mesages: [], messages: [{role: user}]}
 `
 	want := []string{
 		`line 2, column 10: the role "usr" is unknown: write system, user or assistant`,
 		`line 3, column 25: the filter nofilter is not available`,
 		`line 4, column 3: content is missing`,
 		`line 5, column 28: "iff" is unknown here: there are role, content, if`,
-		`line 9: undefined: tex; there are row`,
+		`line 9, column 5: undefined: tex; there are row`,
 		`line 10, column 8: expected "in", found "lookup"`,
 		`line 13, column 13: not a list of messages`,
 		`line 14, column 3: not a message`,
@@ -162,9 +164,17 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 		`line 20, column 25: undefined: x`, // the name of a loop further up
 		`line 21, column 59: the detail "full" is unknown`,
 		`line 21, column 101: "detail" is unknown here: there are type, source, name`,
+		`line 21, column 87: undefined: nope`,
 		`line 21, column 115: source is missing`,
 		`line 22, column 25: the text is missing`,
 		`line 23, column 27: media of role system: only a message of the user can have any`,
+		`line 24, column 10: the role "usr" is unknown`,
+		`line 24, column 32: parts of type "video" are not available`,
+		`line 24, column 62: the tag is not closed`,
+		`line 24, column 74: "detal" is unknown here`,
+		`line 24, column 88: "iff" is unknown here`,
+		`line 25, column 24: "mesages" is unknown here`,
+		`line 25, column 48: content is missing`,
 	}
 	_, err := template.ParseConversation([]byte(file), template.Options{})
 	if err == nil {
@@ -177,5 +187,9 @@ func TestAllErrorsOfAConversationAreReported(t *testing.T) {
 	}
 	if lines := strings.Split(err.Error(), "\n"); len(lines) != len(want) {
 		t.Errorf("%d errors, want %d:\n%v", len(lines), len(want), err)
+	}
+	_, err = template.ParseConversation([]byte(strings.Repeat("- text\n", 500)), template.Options{})
+	if lines := strings.Split(err.Error(), "\n"); len(lines) != 101 || lines[100] != "line 101 and below: there are more errors" {
+		t.Errorf("%d lines for 500 errors, the last is %q", len(lines), lines[len(lines)-1])
 	}
 }
