@@ -39,3 +39,32 @@ func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
 		t.Errorf("without dedupe:\n%s", errs)
 	}
 }
+
+// TestFreshDiscardsNothingWhereTheSettingsAreWrong starts a job anew with a provider that can't do it.
+func TestFreshDiscardsNothingWhereTheSettingsAreWrong(t *testing.T) {
+	dir := t.TempDir()
+	in := filepath.Join(dir, "in.jsonl")
+	stagetest.Must(t, os.WriteFile(in, []byte("{\"q\":\"one\"}\n"), 0o600))
+	process := func(args ...string) (code int, errs string) {
+		var stderr bytes.Buffer
+		env := &Env{
+			Args: append([]string{
+				"process", in, "--template={{ row.q }}", "--job=once", "--data-sync=1s",
+				"--data-dir=" + filepath.Join(dir, "data"), "--http-addr=127.0.0.1:0",
+			}, args...),
+			Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-abcdefgh"},
+			Stdin:   strings.NewReader(""), Stdout: new(bytes.Buffer), Stderr: &stderr,
+		}
+		return Main(context.Background(), env), stderr.String()
+	}
+	if code, errs := process("--llm-provider=mock"); code != exitDone {
+		t.Fatalf("exit code %d:\n%s", code, errs)
+	}
+	if code, errs := process("--llm-provider=anthropic", "--llm-model=m", "--task=embed", "--fresh"); code != exitUsage ||
+		!strings.Contains(errs, "anthropic has no embeddings") {
+		t.Errorf("exit code %d:\n%s", code, errs)
+	}
+	if code, errs := process("--llm-provider=mock"); code != exitDone || !strings.Contains(errs, "this run: 0 calls") {
+		t.Errorf("exit code %d, the results are gone:\n%s", code, errs)
+	}
+}

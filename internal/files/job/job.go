@@ -75,8 +75,8 @@ type Options struct {
 // nil when each row has its result written, also where the result is an error.
 //
 // Everything that can be wrong is checked before the server starts and before the first
-// call: the input, the output, the prompt, the columns, and whether the job in the
-// directory is the same one.
+// call: the input, the output, the prompt, the columns, the providers' settings, and
+// whether the job in the directory is the same one.
 func Process(
 	soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options,
 ) error {
@@ -227,8 +227,8 @@ func (j *checkedJob) run(soft, hard context.Context, site *Site, p *Pipeline) er
 	return err
 }
 
-// check checks the input, the output, the prompt, the columns, and whether the job in the
-// directory is the same one. The caller closes the input.
+// check checks the input, the output, the prompt, the columns, the providers' settings, and
+// whether the job in the directory is the same one. The caller closes the input.
 func (o *Options) check(
 	reading context.Context, stdio IO, cfg *config.Config, input string,
 ) (_ *checkedJob, err error) {
@@ -271,6 +271,10 @@ func (o *Options) check(
 		return nil, err
 	}
 
+	// Before --fresh discards what an earlier run has paid for.
+	if _, err := call.Check(cfg); err != nil { //nolint:contextcheck // what an identity reads at start bounds itself
+		return nil, config.Invalid(err)
+	}
 	now, err := newIdentity(cfg, in)
 	if err != nil {
 		return nil, config.Invalid(err)
