@@ -44,6 +44,7 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 			"STAGE_LLM_ANTHROPIC_API_KEY: a fallback uses anthropic",
 			"STAGE_FALLBACKS: mock:mock is the first model already",
 		}},
+		{"a time-out that others follow from", NeedNothing, []string{"STAGE_LLM_TIMEOUT", "5"}, []string{`STAGE_LLM_TIMEOUT: "5" is not a duration`}},
 		{"both templates", NeedNothing, []string{"STAGE_TEMPLATE", "x", "STAGE_TEMPLATE_FILE", "config_test.go"}, []string{
 			"STAGE_TEMPLATE: both it and STAGE_TEMPLATE_FILE are set",
 		}},

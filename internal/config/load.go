@@ -165,7 +165,8 @@ const (
 // It also completes the first provider from its own variables and its built-in values.
 func (c *Config) fillDefaults(given layers) {
 	unset := func(variable string) bool { return !given.names(variable) }
-	if unset("STAGE_STOP_TIMEOUT") {
+	// A time-out that is not valid is one mistake, not two.
+	if unset("STAGE_STOP_TIMEOUT") && c.LLM.Timeout > 0 {
 		c.Process.StopTimeout = c.LLM.Timeout + c.LLM.Timeout/4 // for the results of the last calls
 	}
 	if c.Embeds() && unset("STAGE_WINDOW") {
