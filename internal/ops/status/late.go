@@ -15,11 +15,14 @@ import (
 //   - for lateAmong, if others are still called: that is how a slow provider looks, too;
 //
 // and in both cases for latePercentiles times as long as nine of ten calls take. With
-// calls of 50 ms a row is late after 10 s, with calls of 40 s after two minutes.
+// calls of 50 ms a row is late after 10 s, with calls of 40 s after two minutes. Of fewer
+// than lateCalls in the last minute half count in place of nine of ten: while a row waits,
+// quick calls leave the minute, and a slow one that is left must not make it punctual again.
 const (
 	lateAlone       = 10 * time.Second
 	lateAmong       = time.Minute
 	latePercentiles = 3
+	lateCalls       = 10
 )
 
 // lateRow is a row that answered rows wait for.
@@ -88,8 +91,12 @@ func (r *Report) late(p *PartitionReport) (row uint64, since time.Time, late boo
 	} else if r.Order == streams.OrderKey {
 		return 0, time.Time{}, false // other keys go on
 	}
-	if p90 := r.Latency.P90; p90 != nil {
-		after = max(after, time.Duration(latePercentiles**p90*float64(time.Second)))
+	usual := r.Latency.P90
+	if r.Latency.Calls < lateCalls {
+		usual = r.Latency.P50
+	}
+	if usual != nil {
+		after = max(after, time.Duration(latePercentiles**usual*float64(time.Second)))
 	}
 	return row, *at, r.Time.Sub(*at) >= after
 }

@@ -33,7 +33,7 @@ func TestAnsweredRowsThatWaitForOneRowAreNoWork(t *testing.T) {
 		"other keys go on":                         {PartitionReport{WindowRows: 100, ReorderRows: 80, WaitedFor: 4711, WaitedForSince: ago(time.Hour)}, streams.OrderKey, nil, StateWorking},
 	} {
 		tt.partition.Role = string(consumer.Owner)
-		r := Report{Time: now, Ready: true, Order: tt.order, Rows: rowsReport{Open: 100}, Latency: LatencyReport{P90: tt.p90}, Partitions: []PartitionReport{tt.partition}}
+		r := Report{Time: now, Ready: true, Order: tt.order, Rows: rowsReport{Open: 100}, Latency: LatencyReport{Calls: 10, P90: tt.p90}, Partitions: []PartitionReport{tt.partition}}
 		r.Judge()
 		if r.State != tt.want {
 			t.Errorf("%s: %s %q, want %s", name, r.State, r.Why, tt.want)
@@ -41,6 +41,24 @@ func TestAnsweredRowsThatWaitForOneRowAreNoWork(t *testing.T) {
 		if waits := r.State == StateWaiting; waits != (r.Row != nil && *r.Row == 4711) || waits != (r.Behind != nil && *r.Behind == tt.partition.ReorderRows) || waits != (r.Since != nil) || waits != (r.Do != "") {
 			t.Errorf("%s: %s with row %v, behind %v, since %v, to do %q", name, r.State, r.Row, r.Behind, r.Since, r.Do)
 		}
+	}
+}
+
+// A slow call is most of what the last minute has left when the quick ones before it are older.
+func TestOneSlowCallDoesNotMakeALateRowPunctual(t *testing.T) {
+	now := epoch.Add(time.Hour)
+	since := now.Add(-40 * time.Second)
+	quick, slow := .05, 25.0
+	r := Report{
+		Time: now, Ready: true, Order: streams.OrderStream, Rows: rowsReport{Open: 4}, Latency: LatencyReport{Calls: 5, P50: &quick, P90: &slow},
+		Partitions: []PartitionReport{{Role: string(consumer.Owner), WindowRows: 4, ReorderRows: 3, HeadSequence: 7, HeadSince: &since}},
+	}
+	if r.Judge(); r.State != StateWaiting {
+		t.Errorf("%s %q, want waiting", r.State, r.Why)
+	}
+	r.Holds, r.Row, r.Behind, r.Latency.P50 = nil, nil, nil, &slow
+	if r.Judge(); r.State != StateWorking {
+		t.Errorf("where calls take 25 s: %s %q, want working", r.State, r.Why)
 	}
 }
 
