@@ -32,8 +32,8 @@ func newLoadCommand(env *Env) *cobra.Command {
 	}
 	var o loadOptions
 	addFormatFlags(cmd, &o.format)
-	cmd.Flags().StringVar(&o.id, "id", "", "name of the load, one word; required for standard "+
-		"input; default: derived from the content")
+	cmd.Flags().StringVar(&o.id, "id", "", "name of the load, one word; with it, standard input is "+
+		"loaded as it comes; default: derived from the content")
 	cmd.Flags().StringVar(&o.key, "key", "", "with several partitions: field that chooses a row's "+
 		"partition, so that rows of equal value stay in order; default: each in turn")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print a report as JSON on standard output")
@@ -70,7 +70,16 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if err != nil {
 		return err
 	}
-	defer in.File.Close() //nolint:errcheck // read only
+	defer func() { _ = in.File.Close() }() // read only; Spool replaces it
+	if o.id == "" {
+		if in.Sum == "" {
+			terminal.PrintLine(env.Stderr, "%s is read to its end before the first row is loaded: "+
+				"with --id NAME rows are loaded as they come", name)
+		}
+		if err := in.Spool(ctx); err != nil {
+			return err
+		}
+	}
 	id, err := loadID(o.id, in.ID())
 	if err != nil {
 		return config.Invalid(err)
@@ -140,9 +149,6 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 // the file, so that the same file is the same load.
 func loadID(given, source string) (string, error) {
 	switch {
-	case given == "" && source == "":
-		return "", errors.New("--id: name the load, so that it can be resumed; " +
-			"standard input can't be read twice to derive a name from its content")
 	case given == "":
 		return source[:16], nil
 	case !job.ValidName(given) || strings.Contains(given, "."):

@@ -110,6 +110,37 @@ func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.
 	return s, nil
 }
 
+// Spool makes an input that can be read only once one that can be read twice: it copies it
+// to its end into a temporary file, counts its rows and hashes its content. For others it
+// does nothing. An input that cannot be used is a [config.Error].
+func (s *Source) Spool(ctx context.Context) error {
+	if s.file != nil {
+		return nil
+	}
+	file, err := os.CreateTemp("", "stage-rows-*")
+	if err != nil {
+		return fmt.Errorf("keep %s until its end: %w", s.Name, err)
+	}
+	once := s.File
+	s.file, s.File = file, spooled{file, once}
+	size, err := io.Copy(file, once)
+	if err != nil {
+		return fmt.Errorf("keep %s until its end: %w", s.Name, err)
+	}
+	return s.count(ctx, s.Layout, size)
+}
+
+// spooled is an input and its copy, which goes when it is closed.
+type spooled struct {
+	*os.File
+	once io.Closer
+}
+
+// Close closes both and removes the copy.
+func (s spooled) Close() error {
+	return errors.Join(s.once.Close(), s.File.Close(), os.Remove(s.Name()))
+}
+
 // countLines is count up to the end of a line: if the last one was only half there, and
 // has its end by now, up to that.
 func (s *Source) countLines(ctx context.Context, layout rowfile.Layout, size int64) error {
