@@ -99,9 +99,10 @@ func (t *Targets) ReloadKey() (changed bool, err error) {
 const keysEvery = 5 * time.Second
 
 // WatchKeys has keys and extra headers that are in files be used soon after the files have
-// changed, until ctx ends. What can't be read is logged once, and the old ones stay in use.
-// It logs likewise when the credential of a cloud is not renewed.
-func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger) {
+// changed, until ctx ends. After each such change it calls then. What can't be read is
+// logged once, and the old ones stay in use. It logs likewise when the credential of a
+// cloud is not renewed.
+func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger, then func()) {
 	inFile := slices.ContainsFunc(t.all,
 		func(one *Target) bool { return one.endpoint.APIKey.InFile() }) || t.headers.InFile()
 	identified := slices.ContainsFunc(t.all,
@@ -126,6 +127,7 @@ func (t *Targets) WatchKeys(ctx context.Context, log *slog.Logger) {
 			changed, err := t.ReloadKey()
 			if changed {
 				log.Info("key reloaded, its file has changed")
+				then()
 			}
 			if isNews(err, &files) {
 				log.Warn("key not reloaded, keeping the old one", slog.Any("error", err))

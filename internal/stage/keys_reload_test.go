@@ -108,3 +108,31 @@ func TestAKeyIsRotatedUnderLoad(t *testing.T) {
 		}
 	})
 }
+
+// TestANewKeyEndsThePauseOfTheOldOne corrects the key of a stage that is paused for it, and leaves the next probe a minute away.
+func TestANewKeyEndsThePauseOfTheOldOne(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key")
+	stagetest.Virtual(t, func(t *testing.T) {
+		stagetest.Must(t, os.WriteFile(key, []byte("sk-wrong-1"), 0o600))
+		l := newLab(t, llmtest.Config{Script: func(c llmtest.Call) *llmtest.Step {
+			if c.Header.Get("Authorization") == "Bearer sk-right-1" {
+				return nil
+			}
+			return &llmtest.Step{Status: http.StatusUnauthorized}
+		}}, map[string]string{"STAGE_LLM_API_KEY": "", "STAGE_LLM_API_KEY_FILE": key})
+		l.load(questions(1)...)
+		r := l.start(nil, Options{})
+		time.Sleep(20 * time.Second)
+		if pauses := l.runEvents(auditlog.PhasePause); len(pauses) != 1 {
+			t.Fatalf("paused: %q", pauses)
+		}
+		stagetest.Must(t, os.WriteFile(key, []byte("sk-right-1"), 0o600))
+		corrected := time.Now()
+		l.await(1)
+		if took := time.Since(corrected); took > 10*time.Second {
+			t.Errorf("the row was answered %v after the key was corrected", took)
+		}
+		r.stop()
+		l.noneFailed()
+	})
+}

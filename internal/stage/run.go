@@ -223,15 +223,22 @@ func startService(hard context.Context, reloads <-chan os.Signal, stages []*Stag
 
 // reloadKey reads the keys of the providers again.
 func (s *Stage) reloadKey() {
-	if _, err := s.caller.ReloadKey(); err != nil {
+	changed, err := s.caller.ReloadKey()
+	if changed {
+		s.executor.Pool.Probe()
+	}
+	if err != nil {
 		s.Log.Error("key not reloaded, keeping the old one", slog.Any("error", err))
 		return
 	}
 	s.Log.Info("key reloaded")
 }
 
-// watchKeys puts keys to use whose files change, until ctx ends.
-func (s *Stage) watchKeys(ctx context.Context) { s.caller.WatchKeys(ctx, s.Log) }
+// watchKeys puts keys to use whose files change, until ctx ends. A stage that is paused,
+// perhaps for the old key, probes at once.
+func (s *Stage) watchKeys(ctx context.Context) {
+	s.caller.WatchKeys(ctx, s.Log, s.executor.Pool.Probe)
+}
 
 // connect connects to NATS, by the function of a test if there is one.
 func (d *Deps) connect(ctx context.Context, cfg *config.Config) (*natsconn.Conn, error) {
