@@ -16,6 +16,16 @@ func TestAJobThatIsToBeSubmittedAgainIsExpected(t *testing.T) {
 	}
 }
 
+// A job whose media could not be read for its call has left the pool, and comes back once they are looked up again.
+// Its call may be the next that succeeds.
+func TestAJobWhoseMediaAreLookedUpAgainIsExpected(t *testing.T) {
+	e := newRowWay(t).executor
+	e.media.lookAgain(&job{row: newRowWay(t).row})
+	if !e.expected() {
+		t.Error("the job is not expected")
+	}
+}
+
 // While a look-up ends its job moves from one list to another. Whoever looks meanwhile must find it.
 func TestAJobIsExpectedWhileItsLookUpEnds(t *testing.T) {
 	e := newRowWay(t).executor

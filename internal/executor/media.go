@@ -247,15 +247,19 @@ func (m *mediaLookups) of(row *consumer.Row) (since time.Time, away error) {
 	return time.Time{}, nil
 }
 
-// soon reports whether a job is about to leave for the pool. It looks at the jobs that are
-// looked up, and then at those that have been: the other way round, one that becomes one
+// soon reports whether a job may be about to leave for the pool. It looks at the jobs that
+// are looked up, and then at those that have been: the other way round, one that becomes one
 // of these between the two looks would be missed.
 func (m *mediaLookups) soon() bool { return m.anyLookedUp() || m.e.backlog.hasDescribed() }
 
-// anyLookedUp reports whether a job is looked up whose store is not known to be away.
+// anyLookedUp reports whether a job is looked up whose store is not known to be away, or
+// is to be looked up again.
 func (m *mediaLookups) anyLookedUp() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.again) > 0 {
+		return true
+	}
 	for _, at := range m.jobs {
 		if at.away == nil {
 			return true
