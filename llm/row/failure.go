@@ -17,6 +17,9 @@ import (
 	"github.com/llm-stage/stage/llm"
 )
 
+// bodyPreview is the fact that each invalid row has: the beginning of its body.
+const bodyPreview = "body_preview"
+
 // errorSuffix ends the name of the field that an error adds.
 const errorSuffix = "_error"
 
@@ -26,7 +29,8 @@ func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix 
 // object of reason, error, the facts of err in the order of their names, and errors, the
 // attempts. An F_error of an earlier run is replaced. Everything else in the row stays,
 // also an F of an earlier run: a failed row keeps its members, and Stage-Status
-// distinguishes it from a success.
+// distinguishes it from a success. With [llm.ReasonInvalidRow] the beginning of the row is
+// in the fact body_preview, also where err has no such fact.
 //
 // maxBytes bounds the body in bytes; 0 means no bound. What does not fit is left out, by
 // the first of these that is enough: facts and errors beyond 500 bytes each are cut and
@@ -36,9 +40,14 @@ func replacedByError(suffix []byte) bool { return string(suffix) == errorSuffix 
 func (f *Format) AppendError(
 	dst []byte, row *Row, err *llm.Error, attempts []auditlog.AttemptError, maxBytes int,
 ) []byte {
+	facts := err.Facts
+	if _, shown := facts[bodyPreview]; row != nil && err.Reason == llm.ReasonInvalidRow && !shown {
+		facts = map[string]any{bodyPreview: excerpt.Of(row.body)}
+		maps.Copy(facts, err.Facts)
+	}
 	return f.appendFitting(dst, row, &failure{
 		reason: err.Reason, text: err.Error(),
-		facts: err.Facts, attempts: attempts,
+		facts: facts, attempts: attempts,
 	}, maxBytes)
 }
 
@@ -54,7 +63,7 @@ func (f *Format) appendFitting(dst []byte, row *Row, report *failure, maxBytes i
 		return dst
 	}
 	if row != nil {
-		report.facts["body_preview"] = excerpt.Of(row.body)
+		report.facts[bodyPreview] = excerpt.Of(row.body)
 		if dst = f.appendFailure(dst[:start], nil, report); fits() {
 			return dst
 		}
@@ -97,7 +106,7 @@ func ResultTooLarge(size, maxBytes int, remedy string) *llm.Error {
 func TooLarge(size int64, maxBytes int, begin []byte, raise bool) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonRowTooLarge,
-		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
+		Facts: map[string]any{bodyPreview: excerpt.Of(begin)},
 		Err: fmt.Errorf("the row has %d bytes, the server takes %d: split it%s", size, maxBytes,
 			raising(raise)),
 	}
@@ -108,7 +117,7 @@ func TooLarge(size int64, maxBytes int, begin []byte, raise bool) *llm.Error {
 func Broken(problem string, begin []byte) *llm.Error {
 	return &llm.Error{
 		Class: llm.Permanent, Reason: llm.ReasonInvalidRow,
-		Facts: map[string]any{"body_preview": excerpt.Of(begin)},
+		Facts: map[string]any{bodyPreview: excerpt.Of(begin)},
 		Err:   errors.New(excerpt.Of(problem)),
 	}
 }

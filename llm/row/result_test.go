@@ -110,6 +110,12 @@ func TestErrorKeepsTheRowAndAddsTheReason(t *testing.T) {
 	if got := string(f.AppendError(nil, nil, invalid, nil, 0)); got != want {
 		t.Errorf("\n got %s\nwant %s", got, want)
 	}
+	// An object that is no row for another reason: a header, or what the provider can't be asked.
+	refused := &llm.Error{Reason: llm.ReasonInvalidRow, Err: errors.New("no"), Facts: map[string]any{"x": 1}}
+	want = `{"a":1,"F_error":{"reason":"invalid_row","error":"no","body_preview":"{\"a\":1}","x":1,"errors":[]}}`
+	if got := string(f.AppendError(nil, mustRow(t, `{"a":1}`), refused, nil, 0)); got != want || len(refused.Facts) != 1 {
+		t.Errorf("facts %v\n got %s\nwant %s", refused.Facts, got, want)
+	}
 }
 
 func TestErrorFitsTheServersMaximum(t *testing.T) {

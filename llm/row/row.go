@@ -51,7 +51,7 @@ func invalidRow(body []byte, err error) *llm.Error {
 	return &llm.Error{
 		Class:  llm.Permanent,
 		Reason: llm.ReasonInvalidRow,
-		Facts:  map[string]any{"body_preview": excerpt.Of(body)},
+		Facts:  map[string]any{bodyPreview: excerpt.Of(body)},
 		Err:    fmt.Errorf("row: %w", err),
 	}
 }
