@@ -139,8 +139,8 @@ func TestEachProblemNamesItsVariable(t *testing.T) {
 		{"a step of 0 at a floor of 0", NeedNothing, []string{"STAGE_RECOVERY_STEP_MS", "0"}, []string{"STAGE_RECOVERY_STEP_MS: 0 with a floor of 0"}},
 		{"a step of 0 above a floor", NeedNothing, []string{"STAGE_RECOVERY_STEP_MS", "0", "STAGE_MIN_DISPATCH_DELAY_MS", "1"}, nil},
 		{"partitions", NeedNothing, []string{"STAGE_PARTITIONS", "8", "STAGE_INPUT_SUBJECT", "rows.{partition}.>"}, nil},
-		{"an age of results", NeedNothing, []string{"STAGE_RESULT_MAX_AGE", "1m"}, nil},
-		{"an age of results below the least", NeedNothing, []string{"STAGE_RESULT_MAX_AGE", "59s"}, []string{"STAGE_RESULT_MAX_AGE: 59s is less than a minute: give 1m or more, or 0 to keep all results"}},
+		{"an age of results", NeedNothing, []string{"STAGE_RESULT_MAX_AGE", "1s"}, nil},
+		{"an age of results below the least", NeedNothing, []string{"STAGE_RESULT_MAX_AGE", "999ms"}, []string{"STAGE_RESULT_MAX_AGE: 999ms is less than a second: give 1s or more, or 0 to keep all results"}},
 		{"a negative age of results", NeedNothing, []string{"STAGE_RESULT_MAX_AGE", "-1h"}, []string{"STAGE_RESULT_MAX_AGE: "}},
 		{"an age of results that are objects", NeedNothing, []string{"STAGE_RESULT_MAX_AGE", "1h", "STAGE_RESULT_BUCKET", "LARGE"}, []string{"STAGE_RESULT_MAX_AGE: bodies in a bucket (STAGE_RESULT_BUCKET) would stay"}},
 		{"subjects", NeedNothing, []string{

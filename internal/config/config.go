@@ -137,7 +137,7 @@ type ResultConfig struct {
 	Stream   string        `env:"STREAM, default=RESULTS" help:"stream that results go to"`
 	Subject  string        `env:"SUBJECT, default=results" help:"results are published on <subject>.<name>.<partition>.rows, claims on <subject>.<name>.<partition>.claim"`
 	Bucket   string        `env:"BUCKET" help:"bucket of the object store for results that are larger than the server's largest message, which name it then; empty: such a result is an error with the reason result_too_large"`
-	MaxAge   time.Duration `env:"MAX_AGE, default=0" help:"age at which the owner of a partition drops results, 1m or more; verify proves the others by the chain; choose it well above the lag of whoever reads them; stage process keeps all; 0: never"`
+	MaxAge   time.Duration `env:"MAX_AGE, default=0" help:"age at which the owner of a partition drops results, 1s or more; verify proves the others by the chain; choose it well above the lag of whoever reads them; stage process keeps all; 0: never"`
 	MaxBytes Size          `env:"MAX_BYTES, default=0" help:"size of the result stream when it is created here; full, it refuses new results rather than drop old ones; 0: unlimited" deprecated:"create the stream by stage setup --result-max-bytes, or change it by nats stream edit --max-bytes"`
 }
 
@@ -257,7 +257,7 @@ type PromptConfig struct {
 	SystemFile     string `env:"SYSTEM_PROMPT_FILE" file:"true" help:"path of the system prompt, in place of the prompt itself"`
 	LookupFile     string `env:"LOOKUP_FILE" file:"true" help:"path of a YAML or JSON file that the template sees as lookup"`
 	ResponseField  string `env:"RESPONSE_FIELD, default=llm_response" help:"field that the reply goes into"`
-	MediaMax       Size   `env:"MEDIA_MAX_BYTES, default=20MiB" min:"1KiB" max:"512MiB" help:"most bytes of pictures, documents and sounds of a row, after decoding; a row with more is invalid_row"`
+	MediaMax       Size   `env:"MEDIA_MAX_BYTES, default=20MiB" min:"1KiB" max:"512MiB" help:"most bytes of pictures, documents and sounds of a row, with STAGE_FOREACH of an element, after decoding; a row with more is invalid_row"`
 	ToolsFile      string `env:"TOOLS_FILE" file:"true" help:"path of a YAML or JSON list of tools in OpenAI's form, offered with each request; calls go into the result, and nothing is executed"`
 	ToolChoice     string `env:"TOOL_CHOICE" help:"whether the model calls a tool: auto, none, required, a function's name or OpenAI's object; empty: the provider's default"`
 	Keep           Parts  `env:"RESPONSE_KEEP" help:"parts of the reply that results have beside the answer, separated by commas: reasoning, logprobs, tool_calls, citations, finish_reason, id, raw"`

@@ -91,9 +91,9 @@ func (c *checker) checkStreams() {
 	}
 	switch age := c.Result.MaxAge; {
 	case !c.none("STAGE_RESULT_MAX_AGE") || age == 0:
-	case age < time.Minute:
+	case age < time.Second: // it is looked for ten times in this time
 		c.add("STAGE_RESULT_MAX_AGE",
-			"%v is less than a minute: give 1m or more, or 0 to keep all results", age)
+			"%v is less than a second: give 1s or more, or 0 to keep all results", age)
 	case c.Result.Bucket != "":
 		c.add("STAGE_RESULT_MAX_AGE", "bodies in a bucket (STAGE_RESULT_BUCKET) would stay "+
 			"when their results are dropped: unset one of the two")
