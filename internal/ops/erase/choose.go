@@ -92,10 +92,22 @@ func (c *chooser) unknown(ctx context.Context) error {
 		why := "no result of it is stored, and it is not in the input"
 		if m, err := streams.MessageAt(ctx, c.nc, c.cfg.Input.Stream, r.First); err == nil && m != nil {
 			why = fmt.Sprintf("it is on %s, which is no row of this stage's input", m.Subject)
+			if c.answered(m.Subject, r.First) {
+				why = fmt.Sprintf("its result has gone (STAGE_RESULT_MAX_AGE), and without that "+
+					"nothing is erased: delete message %d of stream %s; the events of the row go "+
+					"with the age of the audit", r.First, c.cfg.Input.Stream)
+			}
 		}
 		return config.Invalid(fmt.Errorf("--row %d: there is no such row: %s", r.First, why))
 	}
 	return nil
+}
+
+// answered reports whether a row of that subject is one of a partition that has answered it.
+func (c *chooser) answered(subject string, row uint64) bool {
+	return slices.ContainsFunc(c.logs, func(l *partitionLog) bool {
+		return row <= l.low && subjectIsOf(streams.InputFilter(c.cfg.Input.Subject, l.number), subject)
+	})
 }
 
 func (c *chooser) chooseOf(ctx context.Context, number int) error {

@@ -322,6 +322,22 @@ func TestRowsAreSelectedByMemberAndKey(t *testing.T) {
 	})
 }
 
+// The row is still in the input: it is no longer said to be another's.
+func TestARowWhoseResultWasDroppedIsNamed(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{}, map[string]string{"STAGE_RESULT_MAX_AGE": "1s"})
+		s.rows("one", "two")
+		stop := s.start()
+		s.await("RESULTS", "results.stage.0.rows", 2)
+		s.await("RESULTS", "results.stage.dropped.0", 1)
+		stop()
+		_, err := erase.New(t.Context(), s.js, s.config(), rowsOf(1))
+		if want := "its result has gone (STAGE_RESULT_MAX_AGE)"; !config.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	})
+}
+
 func TestAStreamThatDeniesDeletesIsRefused(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{}, nil)
