@@ -109,7 +109,7 @@ func TestAKeyIsRotatedUnderLoad(t *testing.T) {
 	})
 }
 
-// TestANewKeyEndsThePauseOfTheOldOne corrects the key of a stage that is paused for it, and leaves the next probe a minute away.
+// TestANewKeyEndsThePauseOfTheOldOne corrects the key of a paused stage, whose next probe is a minute away.
 func TestANewKeyEndsThePauseOfTheOldOne(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	stagetest.Virtual(t, func(t *testing.T) {
