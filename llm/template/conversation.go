@@ -41,7 +41,8 @@ const maxConversationErrors = 100
 // The loop of for and the condition of if are those of Jinja's blocks.
 //
 // The error lists all that is wrong with the file, each with line and column: where its
-// string begins, and within a block of text, where its line does. The template is rendered by [Template.Messages].
+// string begins, and within a block of text, where its line does. The template is rendered
+// by [Template.Messages].
 func ParseConversation(source []byte, o Options) (*Template, error) {
 	if len(source) > maxSourceBytes {
 		return nil, fmt.Errorf("%d bytes, at most %d are allowed", len(source), maxSourceBytes)
