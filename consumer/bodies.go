@@ -36,8 +36,8 @@ import (
 //	A stores the result and is killed before it has removed an object that only the
 //	journal named. That object stays.
 //
-// An object that stays for ever is named by no result. A kill leaves at most those of the
-// rows of the window, and those that waited to be removed.
+// No result names an object that stays for ever. A kill leaves at most one for each row of
+// the window, and the objects that waited to be removed.
 
 // largestPart is the part of the window that one result may have. For example, with a
 // window of 256 MiB a result has at most 64 MiB, so four of the largest fit.

@@ -12,8 +12,8 @@ import (
 
 // Wire is one wire format: a pure translation between [Request], [Reply] and the JSON of
 // one kind of endpoint. [ChatCompletions], [Responses], [Messages], [GenerateContent]
-// and [Converse] are those of [TaskChat]; [Embeddings], [BatchEmbedContents],
-// [InvokeEmbeddings] and [Predict] are those of [TaskEmbed]. No other package can add one.
+// and [Converse] are for [TaskChat]. [Embeddings], [BatchEmbedContents], [InvokeEmbeddings]
+// and [Predict] are for [TaskEmbed]. No other package can add one.
 type Wire interface {
 	// Path returns the path and query of a request for model, below the base URL.
 	Path(model string) string

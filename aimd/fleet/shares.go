@@ -87,8 +87,8 @@ const (
 
 // allot divides a number of calls in flight among claims, as divide does with a rate, in
 // whole numbers. held has the calls that each member may still have by its last grant: no
-// new grant lets the sum exceed the limit. The largest fractions are rounded up; of about
-// equal ones that of a higher rank comes first.
+// new grant lets the sum exceed the limit. The largest fractions are rounded up. Where
+// two are about equal, the member of the higher rank comes first.
 func allot(limit int, claims []claim, held []int, rank []float64) []int {
 	shares := divide(float64(limit), claims)
 	slots := make([]int, len(claims))

@@ -6,8 +6,8 @@ import "github.com/llm-stage/stage/llm"
 // has counted.
 const BytesPerToken = 4
 
-// EstimateTokens estimates the tokens of a call before it is made: those of the request
-// by its bytes, those of its media by the provider's rule, and the most that the reply may
+// EstimateTokens estimates the tokens of a call before it is made. It adds the request's
+// tokens by its bytes, its media's by the provider's rule, and the most that the reply may
 // have, if the request bounds that. For example, 4000 bytes with a max_tokens of 200 are
 // 1200 tokens.
 func EstimateTokens(p *llm.Prepared, r *llm.Request) int64 {

@@ -471,8 +471,8 @@ func mayBeOneText(r result) bool {
 
 // split has the halves of a group called by themselves. The group has made all attempts
 // that its error allows, so a half makes one, and is split in turn where that fails, too.
-// A text that is alone makes all attempts again: what has failed may have been for the sake
-// of another.
+// A text that is alone makes all attempts again, because another text of the group may have
+// been the reason why the earlier ones failed.
 func (s *gathering) split(g *group, r result) {
 	half := len(g.jobs) / 2
 	halves := make([]*group, 2)

@@ -40,7 +40,8 @@ func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
 	}
 }
 
-// TestFreshDiscardsNothingWhereTheSettingsAreWrong starts a job anew with a provider that can't do it.
+// TestFreshDiscardsNothingWhereTheSettingsAreWrong starts a job anew with settings that its provider
+// refuses.
 func TestFreshDiscardsNothingWhereTheSettingsAreWrong(t *testing.T) {
 	dir := t.TempDir()
 	in := filepath.Join(dir, "in.jsonl")

@@ -38,9 +38,9 @@ const (
 // Out reports whether the server is in an outage.
 func (s *Server) Out() bool { return s.Outage.IsOpen() }
 
-// isOut reports whether the failures since the last success make an outage, the latest of
-// which is that of j. Where quick calls in flight may still show that they are none, it
-// sets judgeAt instead, and [Server.Look] decides.
+// isOut reports whether the failures since the last success make an outage. The latest
+// failure is j's. Where quick calls in flight may still show that there is none, it sets
+// judgeAt instead, and [Server.Look] decides.
 func (s *Server) isOut(now time.Time, j *Job, others int) bool {
 	u := &s.suspects
 	if s.inARow(now) {

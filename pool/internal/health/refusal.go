@@ -41,8 +41,8 @@ const (
 	singledOutWait = time.Second
 )
 
-// refused is what is known of the refusals of a server. Single attempts and probes are left
-// out.
+// refused counts the refusals of a server, and what it accepted beside them. Single attempts
+// and probes are left out.
 type refused struct {
 	accepted int    // attempts that succeeded
 	rejected int    // attempts that were refused, of jobs that are not singled out
