@@ -12,21 +12,44 @@ const encodingSample = 4 << 10
 // without a byte order mark; "" if it is not. start is what it begins with, three bytes
 // unless it is shorter. Such a text would be read as UTF-8 with names such as "\0i\0d",
 // and paid for.
+//
+// The verdict depends on the bytes of the text alone, never on how many of them a pipe has
+// brought so far: either text that certainly comes before the first row is taken, or the
+// whole sample. The price: UTF-16BE without a mark whose first character ends in the byte
+// of a line feed, such as 上 (4E 0A), passes as a first line of one letter.
 func (r *Reader) foreignEncoding(start []byte) string {
 	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
-	sample := r.in.Buffered()                // what came with them
 	wide := len(start) == 3 && start[2] <= 3 // UTF-32LE with an emoji first has its NUL behind them
-	if marked || wide || bytes.IndexByte(start, 0) >= 0 {
-		// Of "0\x000 0000" the first four bytes look like UTF-16, and all of it does not: the
-		// verdict must not depend on how much a pipe has brought so far.
-		sample = encodingSample
+	if !marked && !wide && bytes.IndexByte(start, 0) < 0 && r.firstLineIsUTF8() {
+		return ""
 	}
-	text, _ := r.in.Peek(min(sample, encodingSample))
+	text, _ := r.in.Peek(encodingSample)
 	name, iconv := encodingOf(text)
 	if name == "" {
 		return ""
 	}
 	return "the input is " + name + ": convert it to UTF-8, as iconv -f " + iconv + " -t UTF-8 does"
+}
+
+// firstLineIsUTF8 reports whether the first line with more than white space is UTF-8
+// without a NUL, or begins as JSON does: its rows are taken as a pipe brings them, so
+// nothing behind the bracket is waited for.
+func (r *Reader) firstLineIsUTF8() bool {
+	for {
+		text, _ := r.in.Peek(min(r.in.Buffered(), encodingSample))
+		line := bytes.TrimLeft(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), whiteSpace)
+		if len(line) > 0 && (line[0] == '{' || line[0] == '[') {
+			return true
+		}
+		line, _, ended := bytes.Cut(line, []byte("\n"))
+		if !ended && len(text) < encodingSample {
+			if _, err := r.in.Peek(len(text) + 1); err == nil {
+				continue
+			}
+		}
+		valid := utf8.Valid(line) || !ended && validStart(line)
+		return valid && bytes.IndexByte(line, 0) < 0
+	}
 }
 
 // encodingOf returns the name of the encoding that a text begins in, and what iconv calls
