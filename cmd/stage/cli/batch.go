@@ -5,19 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/llm-stage/stage/consumer/natsd"
 	"github.com/llm-stage/stage/internal/batch"
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/logging"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/replicas"
 	"github.com/llm-stage/stage/internal/stage"
-	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -101,24 +99,16 @@ func sendBatch(
 	return batchVerdict(cfg, reply)
 }
 
-// readBatchFile reads a request, or standard input if the name is "-", and checks it
-// before it is sent.
+// readBatchFile reads a request and checks it before it is sent.
 func readBatchFile(
 	ctx context.Context, env *Env, name string, check func([]byte) error,
 ) ([]byte, error) {
-	var text []byte
-	var err error
-	if name == "-" {
-		name = "standard input"
-		text, err = io.ReadAll(stopping.Reader(ctx, env.Stdin))
-	} else {
-		text, err = os.ReadFile(name)
-	}
+	text, err := env.readInput(ctx, name)
 	if err == nil {
 		err = check(text)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", rowfile.InputName(name), err)
 	}
 	return text, nil
 }

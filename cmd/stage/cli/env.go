@@ -113,6 +113,14 @@ func endsOnHangup() bool {
 	return tty.Close() == nil
 }
 
+// readInput reads a file, or standard input if the name is "-", until ctx ends.
+func (e *Env) readInput(ctx context.Context, name string) ([]byte, error) {
+	if name == "-" {
+		return io.ReadAll(stopping.Reader(ctx, e.Stdin))
+	}
+	return os.ReadFile(name)
+}
+
 // canAsk returns an error where standard input is no terminal: a script must not hang at
 // a question that nobody sees. instead names the flags to give in place of an answer.
 func (e *Env) canAsk(instead string) error {

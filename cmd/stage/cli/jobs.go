@@ -12,6 +12,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/results"
 	"github.com/llm-stage/stage/internal/terminal"
@@ -138,7 +139,7 @@ func inputOf(j *jobs.Job) string {
 	if j.Damaged != "" && j.Input == "" {
 		return "(job.json is damaged)"
 	}
-	return terminal.OrDash(j.Input)
+	return terminal.OrDash(rowfile.InputName(j.Input))
 }
 
 // modelOf returns provider and model of the job for a table, such as openai/gpt-5. The

@@ -74,7 +74,7 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	if o.id == "" {
 		if in.Sum == "" {
 			terminal.PrintLine(env.Stderr, "%s is read to its end before the first row is loaded: "+
-				"with --id NAME rows are loaded as they come", name)
+				"with --id NAME rows are loaded as they come", rowfile.InputName(name))
 		}
 		if err := in.Spool(ctx); err != nil {
 			return err

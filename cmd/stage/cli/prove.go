@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/llm-stage/stage/internal/config"
+	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/natsconn"
 	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/prove"
-	"github.com/llm-stage/stage/internal/stopping"
 	"github.com/llm-stage/stage/internal/terminal"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
@@ -81,13 +79,7 @@ func newProveCommand(env *Env) *cobra.Command {
 
 // checkProof checks a proof file without any stream.
 func checkProof(ctx context.Context, env *Env, path, rootFile string) error {
-	var text []byte
-	var err error
-	if path == "-" {
-		text, err = io.ReadAll(stopping.Reader(ctx, env.Stdin))
-	} else {
-		text, err = os.ReadFile(path)
-	}
+	text, err := env.readInput(ctx, path)
 	if err != nil {
 		return config.Invalid(fmt.Errorf("--check: %w", err))
 	}
@@ -99,7 +91,7 @@ func checkProof(ctx context.Context, env *Env, path, rootFile string) error {
 	}
 	checked, err := proof.CheckFile(text, roots)
 	if err != nil {
-		return fmt.Errorf("%s proves nothing: %w", path, err)
+		return fmt.Errorf("%s proves nothing: %w", rowfile.InputName(path), err)
 	}
 	for _, line := range checked.Lines() {
 		terminal.PrintLine(env.Stdout, "%s", line)

@@ -98,7 +98,7 @@ func (c *Config) Check() error {
 	}
 	switch {
 	case len(c.Rows) == 0:
-		return fmt.Errorf("%s has no rows", c.Input)
+		return fmt.Errorf("%s has no rows", rowfile.InputName(c.Input))
 	case len(c.Rows) > RowsMax:
 		return fmt.Errorf("%d rows: --call answers at most %d; stage process answers all of them", len(c.Rows), RowsMax)
 	case bytes > rowBytesMax:

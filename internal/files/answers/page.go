@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/terminal"
 )
@@ -16,7 +17,7 @@ var pageText string
 // page is the comparison as a page. It has neither scripts nor anything to load, and says so
 // to the browser (Content-Security-Policy): what models answer must not do anything there.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"visible": terminal.Lines, "ms": milliseconds, "usd": dollars, "letter": letter, "rows": rowsText,
+	"visible": terminal.Lines, "input": rowfile.InputName, "ms": milliseconds, "usd": dollars, "letter": letter, "rows": rowsText,
 }).Parse(pageText))
 
 // letter names a column in a small place: A, B, C.

@@ -119,13 +119,13 @@ func (s *Source) Spool(ctx context.Context) error {
 	}
 	file, err := os.CreateTemp("", "stage-rows-*")
 	if err != nil {
-		return fmt.Errorf("keep %s until its end: %w", s.Name, err)
+		return fmt.Errorf("keep %s until its end: %w", rowfile.InputName(s.Name), err)
 	}
 	once := s.File
 	s.file, s.File = file, spooled{file, once}
 	size, err := io.Copy(file, once)
 	if err != nil {
-		return fmt.Errorf("keep %s until its end: %w", s.Name, err)
+		return fmt.Errorf("keep %s until its end: %w", rowfile.InputName(s.Name), err)
 	}
 	return s.count(ctx, s.Layout, size)
 }
@@ -162,13 +162,13 @@ func (s *Source) count(ctx context.Context, layout rowfile.Layout, size int64) e
 		row, err := rows.Next()
 		switch {
 		case err == nil && row.Fault != nil && row.Fault.Twice: // nothing is paid yet
-			return config.Invalid(fmt.Errorf("%s: %w", s.Name, row.Fault))
+			return config.Invalid(fmt.Errorf("%s: %w", rowfile.InputName(s.Name), row.Fault))
 		case errors.Is(err, io.EOF):
 			s.Layout, s.Sum, s.Bytes = rows.Layout(), hex.EncodeToString(sum.Sum(nil)), read.n
 			s.Compressed, s.Marked, s.StrayQuotes = rows.Compressed(), rows.Marked(), rows.StrayQuotes()
 			return nil
 		case err != nil:
-			return config.Invalid(fmt.Errorf("%s: %w", s.Name, err))
+			return config.Invalid(fmt.Errorf("%s: %w", rowfile.InputName(s.Name), err))
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		}
@@ -217,7 +217,7 @@ type FileRows struct {
 	Strict bool // a row that no message can hold is an error
 	Raise  bool // the limit of messages is a setting of the user's own server
 
-	name   string // of the file, for errors
+	name   string // of the input, for messages
 	rows   *rowfile.Reader
 	limit  int          // largest row that a message holds, in bytes
 	log    *slog.Logger // bad rows are logged
@@ -229,7 +229,7 @@ type FileRows struct {
 // once.
 func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
 	return &FileRows{
-		name: s.Name, rows: rowfile.NewReader(s.content(), s.Layout, limit), limit: limit, log: log, unsaid: s.unsaid,
+		name: rowfile.InputName(s.Name), rows: rowfile.NewReader(s.content(), s.Layout, limit), limit: limit, log: log, unsaid: s.unsaid,
 		first: firstColumns{known: make(chan struct{})},
 	}
 }

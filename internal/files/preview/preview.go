@@ -99,7 +99,7 @@ func (in *Input) first(ctx context.Context, source *load.Source, most int64, f f
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return config.Invalid(fmt.Errorf("%s: %w", in.Name, err))
+			return config.Invalid(fmt.Errorf("%s: %w", rowfile.InputName(in.Name), err))
 		}
 		if err := f(row); err != nil {
 			return err

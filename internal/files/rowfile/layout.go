@@ -71,7 +71,8 @@ func (s Spec) Layout(name string) (Layout, error) {
 	switch format {
 	case "", string(FormatJSONL), string(FormatJSON), string(FormatBatch):
 		if l.Format = Format(format); ofCSV != "" {
-			return l, fmt.Errorf("%s is for CSV, and %s is read as %s: give --format csv if it is CSV", ofCSV, name, format)
+			return l, fmt.Errorf("%s is for CSV, and %s is read as %s: give --format csv if it is CSV",
+				ofCSV, InputName(name), format)
 		}
 	case string(FormatCSV):
 		l.Format = FormatCSV
@@ -86,6 +87,14 @@ func (s Spec) Layout(name string) (Layout, error) {
 	var err error
 	l.Delimiter, err = ParseDelimiter("--delimiter", s.Delimiter)
 	return l, err
+}
+
+// InputName returns what messages call an input: "-" is standard input.
+func InputName(name string) string {
+	if name == "-" {
+		return "standard input"
+	}
+	return name
 }
 
 // formatOf returns the format that the extension of a file means, before .gz, or "" if it

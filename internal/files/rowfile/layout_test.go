@@ -43,7 +43,7 @@ func TestLayoutIsThatOfTheFlagsOrTheName(t *testing.T) {
 		{"a.csv", Spec{Delimiter: "§"}, `error: --delimiter "§": give one ASCII character such as ; or |, or tab`},
 		{"a.csv", Spec{Delimiter: `"`}, `error: --delimiter "\"" has a meaning of its own in CSV: give another character`},
 		{"a.jsonl", Spec{Delimiter: ";"}, `error: --delimiter ; is for CSV, and a.jsonl is read as jsonl: give --format csv if it is CSV`},
-		{"-", Spec{Format: "json", CSVTypes: "auto"}, `error: --csv-types auto is for CSV, and - is read as json: give --format csv if it is CSV`},
+		{"-", Spec{Format: "json", CSVTypes: "auto"}, `error: --csv-types auto is for CSV, and standard input is read as json: give --format csv if it is CSV`},
 	} {
 		layout, err := tt.spec.Layout(tt.name)
 		got := layout.String()
