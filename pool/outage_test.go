@@ -290,6 +290,29 @@ func TestProbesAskOneJobAfterTheOther(t *testing.T) {
 	})
 }
 
+// Once each waiting job has been a probe, they take turns again: the oldest one alone might be the problem.
+func TestProbesGoRoundAndRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const jobs = 8
+		w := world{took: time.Second, outages: []outage{{0, 120 * time.Second, sick}}}
+		p := w.running(t, pool.Config{Size: jobs, QueueLimit: jobs})
+		batch(t, p, jobs)
+		probes := make(map[int]int)
+		for _, c := range w.during(0, 120*time.Second) {
+			if c.probe {
+				probes[c.job]++
+			}
+		}
+		fewest, most := probes[0], probes[0]
+		for job := range jobs {
+			fewest, most = min(fewest, probes[job]), max(most, probes[job])
+		}
+		if fewest < 3 || most > fewest+1 {
+			t.Errorf("probes of each job: %v", probes)
+		}
+	})
+}
+
 // A server that accepts and never answers: what hangs is bounded, and a probe that hangs does not keep the next from
 // going.
 func TestAProbeThatHangsKeepsNoOtherFromGoing(t *testing.T) {
