@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -40,9 +41,10 @@ func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
 	}
 }
 
-// TestFreshDiscardsNothingWhereTheSettingsAreWrong starts a job anew with settings that its provider
-// refuses.
-func TestFreshDiscardsNothingWhereTheSettingsAreWrong(t *testing.T) {
+// TestFreshDiscardsNothingWhereTheCommandCannotRun starts a job again with settings with which it
+// can't run: its provider refuses them, the HTTP address is no address of this machine, or no file
+// can be created where the results go.
+func TestFreshDiscardsNothingWhereTheCommandCannotRun(t *testing.T) {
 	dir := t.TempDir()
 	in := filepath.Join(dir, "in.jsonl")
 	stagetest.Must(t, os.WriteFile(in, []byte("{\"q\":\"one\"}\n"), 0o600))
@@ -50,7 +52,7 @@ func TestFreshDiscardsNothingWhereTheSettingsAreWrong(t *testing.T) {
 		var stderr bytes.Buffer
 		env := &Env{
 			Args: append([]string{
-				"process", in, "--template={{ row.q }}", "--job=once", "--data-sync=1s",
+				"process", in, "--template={{ row.q }}", "--job=once", "--data-sync=1s", "--llm-provider=mock",
 				"--data-dir=" + filepath.Join(dir, "data"), "--http-addr=127.0.0.1:0",
 			}, args...),
 			Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-abcdefgh"},
@@ -58,14 +60,22 @@ func TestFreshDiscardsNothingWhereTheSettingsAreWrong(t *testing.T) {
 		}
 		return Main(context.Background(), env), stderr.String()
 	}
-	if code, errs := process("--llm-provider=mock"); code != exitDone {
+	if code, errs := process(); code != exitDone {
 		t.Fatalf("exit code %d:\n%s", code, errs)
 	}
-	if code, errs := process("--llm-provider=anthropic", "--llm-model=m", "--task=embed", "--fresh"); code != exitUsage ||
-		!strings.Contains(errs, "anthropic has no embeddings") {
-		t.Errorf("exit code %d:\n%s", code, errs)
-	}
-	if code, errs := process("--llm-provider=mock"); code != exitDone || !strings.Contains(errs, "this run: 0 calls") {
-		t.Errorf("exit code %d, the results are gone:\n%s", code, errs)
+	for want, args := range map[string][]string{
+		"anthropic has no embeddings":     {"--llm-provider=anthropic", "--llm-model=m", "--task=embed"},
+		"listen on 192.0.2.1:80":          {"--http-addr=192.0.2.1:80"},
+		"results are written beside that": {"-o", "/proc/out.jsonl"},
+	} {
+		if strings.Contains(want, "beside") && runtime.GOOS != "linux" {
+			continue // no other system has such a directory for all users
+		}
+		if code, errs := process(append(args, "--fresh")...); code == exitDone || !strings.Contains(errs, want) {
+			t.Errorf("exit code %d, want an error with %q:\n%s", code, want, errs)
+		}
+		if code, errs := process(); code != exitDone || !strings.Contains(errs, "this run: 0 calls") {
+			t.Errorf("%s: exit code %d, the results are gone:\n%s", want, code, errs)
+		}
 	}
 }

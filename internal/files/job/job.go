@@ -75,8 +75,8 @@ type Options struct {
 // nil when each row has its result written, also where the result is an error.
 //
 // Everything that can be wrong is checked before the server starts and before the first
-// call: the input, the output, the prompt, the columns, the providers' settings, and
-// whether the job in the directory is the same one.
+// call: the input, the output, the prompt, the columns, the providers' settings, the HTTP
+// address, and whether the job in the directory is the same one.
 func Process(
 	soft, hard context.Context, stdio IO, cfg *config.Config, input string, o Options,
 ) error {
@@ -111,7 +111,7 @@ func Process(
 		SiteOptions{
 			Files: files, MaxPayload: load.RowBytesMax, Mock: o.Mock, Console: stdio.Err,
 			Logger: withoutRows(log, console, cfg), CancelBatches: o.CancelBatches,
-			Flags: o.Where(j.dir),
+			Flags: o.Where(j.dir), HTTP: j.http,
 		})
 	if err != nil {
 		return err
@@ -165,7 +165,8 @@ func (o *Options) unnamed(input string) bool { return input == "-" && o.Job == "
 type checkedJob struct {
 	in        *load.Source // open
 	out       *output      // not open yet
-	results   *table       // the form of the results, or nil if Out is no table
+	http      *stage.HTTPServer
+	results   *table // the form of the results, or nil if Out is no table
 	dir, name string
 	now       identity
 	then      *identity // of an earlier run, or nil
@@ -227,8 +228,8 @@ func (j *checkedJob) run(soft, hard context.Context, site *Site, p *Pipeline) er
 	return err
 }
 
-// check checks the input, the output, the prompt, the columns, the providers' settings, and
-// whether the job in the directory is the same one. The caller closes the input.
+// check checks all that [Process] promises. It opens the input and reserves the HTTP
+// address, which the caller closes.
 func (o *Options) check(
 	reading context.Context, stdio IO, cfg *config.Config, input string,
 ) (_ *checkedJob, err error) {
@@ -271,7 +272,7 @@ func (o *Options) check(
 		return nil, err
 	}
 
-	// Before --fresh discards what an earlier run has paid for.
+	// openDir comes last: with --fresh it discards what an earlier run has paid for.
 	if _, err := call.Check(cfg); err != nil { //nolint:contextcheck // what an identity reads at start bounds itself
 		return nil, config.Invalid(err)
 	}
@@ -279,12 +280,22 @@ func (o *Options) check(
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
+	http, err := reserveHTTP(reading, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			http.Close()
+		}
+	}()
 	then, err := openDir(reading, dir, now, in, o.Fresh, cfg.Rows.Dedupe == "stored")
 	if err != nil {
 		return nil, err
 	}
 	return &checkedJob{
-		in: in, out: out, results: results, dir: dir, name: name, now: now, then: then,
+		in: in, out: out, http: http, results: results,
+		dir: dir, name: name, now: now, then: then,
 	}, nil
 }
 

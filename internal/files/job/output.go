@@ -81,6 +81,9 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 		o.path = abs
 	}
 	o.temp = partialOf(o.path, dir)
+	if err := o.checkBeside(); err != nil {
+		return nil, err
+	}
 
 	// The file at the place decides how many results the new one needs before it may take
 	// over.
@@ -120,6 +123,15 @@ func checkOut(path, input string) error {
 		return f.Close()
 	}
 	return nil
+}
+
+// checkBeside reports why no file can be created beside the one at path.
+func (o *output) checkBeside() error {
+	f, err := os.CreateTemp(filepath.Dir(o.path), ".stage-*")
+	if err != nil {
+		return fmt.Errorf("results are written beside that file first: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // resolveLinks returns where symbolic links lead, also to a file that does not exist yet:

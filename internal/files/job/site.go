@@ -40,22 +40,32 @@ type SiteOptions struct {
 	Flags  string
 	Logger *slog.Logger
 	Files  *media.Files // files that rows may name as pictures, documents and sounds, or nil
+	// HTTP is an HTTP server that has reserved its address, which the site closes. If it is
+	// nil, OpenSite reserves STAGE_HTTP_ADDR.
+	HTTP *stage.HTTPServer
 }
 
-// OpenSite starts the embedded server on dir and builds the stage. The HTTP server takes
-// a free port if STAGE_HTTP_ADDR is in use. A fatal provider error ends the stage, since
-// a job that pauses would never end.
+// reserveHTTP reserves STAGE_HTTP_ADDR, or a free port of the same host if that one is in
+// use.
+func reserveHTTP(ctx context.Context, cfg *config.Config) (*stage.HTTPServer, error) {
+	return stage.NewHTTPServer(ctx, cfg.HTTP.Addr, true)
+}
+
+// OpenSite starts the embedded server on dir and builds the stage. A fatal provider error
+// ends the stage, since a job that pauses would never end.
 func OpenSite(
 	ctx context.Context, cfg *config.Config, dir string, o SiteOptions,
 ) (_ *Site, err error) {
-	s := &Site{}
+	s := &Site{HTTP: o.HTTP}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	if s.HTTP, err = stage.NewHTTPServer(ctx, cfg.HTTP.Addr, true); err != nil {
-		return nil, err
+	if s.HTTP == nil {
+		if s.HTTP, err = reserveHTTP(ctx, cfg); err != nil {
+			return nil, err
+		}
 	}
 	s.closers = append(s.closers, s.HTTP.Close)
 	conn, err := natsconn.StartServer(ctx, cfg, dir, o.MaxPayload, o.Logger)
