@@ -75,7 +75,10 @@ func (p *Pipeline) settle(ctx context.Context) error {
 	}
 	end, err := stored.LastMessage(ctx, p.Stage.Conn.NC(), cfg.Result.Stream,
 		stored.LogSubject(cfg, 0, ">"))
-	if err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "" {
+	switch {
+	case ctx.Err() != nil:
+		return nil // everything is written
+	case err != nil || end == nil || end.Header.Get(streams.HeaderAhead) == "":
 		return err
 	}
 	poll := time.NewTicker(settlePoll)

@@ -27,6 +27,10 @@ const resultPoll = 250 * time.Millisecond
 // a pause. A pause flushes it at once.
 const flushEvery = time.Second
 
+// restWait is how long the writer continues at most after the end of the stage or a hard
+// stop: with results that the stage has stored last, or with a write that nobody reads.
+const restWait = 2 * time.Second
+
 // errWritten ends the parts of a job once all results are written. It wraps
 // [context.Canceled], so that to the stage it is a stop without a reason.
 var errWritten = fmt.Errorf("all results are written: %w", context.Canceled)
@@ -108,16 +112,19 @@ func (p *Pipeline) Run(soft, hard context.Context) error {
 	// The results of the first rows are all stored, and only have to be written: a stage
 	// would call for later rows, which nobody wants.
 	if p.limit > 0 && p.places.rows >= p.limit && len(p.places.pending) == 0 {
-		err := p.write(soft)
+		err := p.write(soft, soft)
 		p.finish(hard, began)
 		return p.verdict(soft, hard, nil, err)
 	}
 	work, finish := context.WithCancelCause(soft)
 	defer finish(nil)
+	storing, ended := context.WithCancel(hard)
+	defer ended()
 	var parts errgroup.Group
-	p.start(work, finish, &parts)
+	p.start(work, storing, finish, &parts)
 	err := p.Stage.Run(work, hard)
 	finish(err)
+	ended()
 	if p.endInput != nil {
 		p.endInput(err)
 	}
@@ -137,10 +144,10 @@ func (p *Pipeline) expected() int64 {
 }
 
 // start starts the parts of the job beside the stage: load, write, the warning about
-// keys, and the bar or log. An error of one part ends the others softly, and so does the
-// last result.
+// keys, and the bar or log. An error of one part ends work, and so the others softly, and
+// so does the last result. storing ends with the stage.
 func (p *Pipeline) start(
-	work context.Context, finish context.CancelCauseFunc, parts *errgroup.Group,
+	work, storing context.Context, finish context.CancelCauseFunc, parts *errgroup.Group,
 ) {
 	parts.Go(func() error {
 		err := p.load(work)
@@ -153,7 +160,7 @@ func (p *Pipeline) start(
 		return err
 	})
 	parts.Go(func() error {
-		err := p.write(work)
+		err := p.write(work, storing)
 		if err == nil {
 			err = p.settle(work)
 		}

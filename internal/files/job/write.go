@@ -2,6 +2,7 @@ package job
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,18 +22,21 @@ import (
 // Meanwhile a file shows the failed result; at the end it is written again, with the new
 // ones. Output that can't be taken back, such as standard output, is written only when no
 // such result is awaited.
-func (p *Pipeline) write(ctx context.Context) error {
+//
+// work ends when the stage begins to stop. Until it has ended, it stores the results of the
+// calls in flight. So the writer continues until storing has ended and no result is left.
+func (p *Pipeline) write(work, storing context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {
 		return err
 	}
 	if p.rewrite == nil {
-		if err := p.places.wait(ctx); err != nil {
+		if err := p.places.wait(work); err != nil {
 			return err
 		}
 	}
 	for first := true; ; first = false {
-		stale, err := p.writeAll(ctx, js, first)
+		stale, err := p.writeAll(work, storing, js, first)
 		if err != nil || stale == 0 {
 			return err
 		}
@@ -50,8 +54,11 @@ func (p *Pipeline) write(ctx context.Context) error {
 // writeAll writes the results from the first on. first says that it is the first pass,
 // which counts the rows. stale is how many results were replaced after they were written.
 func (p *Pipeline) writeAll(
-	ctx context.Context, js jetstream.JetStream, first bool,
+	work, storing context.Context, js jetstream.JetStream, first bool,
 ) (stale int, err error) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(storing))
+	defer cancel(nil)
+	defer stopping.After(storing, restWait, func() { cancel(context.Cause(work)) })()
 	reader, err := stored.OpenResults(ctx, js, p.Stage.Cfg, 0, true)
 	if err != nil {
 		return 0, err
@@ -59,7 +66,7 @@ func (p *Pipeline) writeAll(
 	results := &resultsOf{places: p.places, reader: reader}
 	defer results.Close()
 	p.written, p.failed, p.failures = 0, 0, failures{}
-	out := bufio.NewWriterSize(stopping.NewWriter(ctx, p.progress.Writer(p.Out)), 64<<10)
+	out := bufio.NewWriterSize(stopping.NewWriter(storing, p.progress.Writer(p.Out)), 64<<10)
 	if p.header != nil {
 		if err := p.header(ctx, out); err != nil {
 			return 0, err
@@ -68,6 +75,7 @@ func (p *Pipeline) writeAll(
 
 	flushed := time.Now()
 	for !p.complete() {
+		ended := storing.Err() != nil
 		r, err := results.next(ctx, resultPoll)
 		none := errors.Is(err, stored.ErrNoMore)
 		if err != nil && !none {
@@ -78,6 +86,9 @@ func (p *Pipeline) writeAll(
 				return stale, fmt.Errorf("write results: %w", err)
 			}
 			flushed = time.Now()
+		}
+		if none && ended {
+			return stale, cmp.Or(context.Cause(work), context.Cause(storing))
 		}
 		if none {
 			continue
