@@ -17,25 +17,31 @@ import (
 // process.
 func (s *site) processJob(ctx context.Context, _ int) error {
 	const rows = processRows
-	took, peak, err := s.process(ctx, rows)
+	job, err := s.process(ctx, rows)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n**process**: `stage process` of %d rows of 200 bytes, provider mock, pool 64: %.1f s, %.0f MiB at most\n", rows, took.Seconds(), peak)
+	fmt.Printf("\n**process**: `stage process` of %d rows of 200 bytes, provider mock, pool 64: %.1f s, %.1f s of CPU, %.0f MiB at most\n", rows,
+		job.took.Seconds(), job.cpu.Seconds(), job.peak)
 	return nil
 }
 
-// process runs a job of so many rows of 200 bytes, and returns how long it took and the
-// most memory that it held, in MiB.
-func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak float64, err error) {
+// processCost is what a job of stage process took.
+type processCost struct {
+	took, cpu time.Duration
+	peak      float64 // MiB of resident memory
+}
+
+// process runs a job of so many rows of 200 bytes.
+func (s *site) process(ctx context.Context, rows int) (job processCost, err error) {
 	dir, err := os.MkdirTemp(s.dir, "process-")
 	if err != nil {
-		return 0, 0, err
+		return job, err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	in := filepath.Join(dir, "rows.jsonl")
 	if err := writeRows(in, rows); err != nil {
-		return 0, 0, err
+		return job, err
 	}
 	results := filepath.Join(dir, "out.jsonl")
 	cmd := exec.CommandContext(ctx, s.stage, "process", in, "-o", results, "--job", "bench")
@@ -47,7 +53,7 @@ func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak 
 	cmd.Stdout, cmd.Stderr = &out, &out
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
-		return 0, 0, err
+		return job, err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -56,7 +62,7 @@ func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak 
 	for {
 		select {
 		case err := <-ended:
-			took = time.Since(began)
+			job.took, job.cpu = time.Since(began), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
 			raw, readErr := os.ReadFile(results)
 			if n := bytes.Count(raw, []byte{'\n'}); err == nil && readErr == nil && n != rows {
 				err = fmt.Errorf("%d results of %d rows", n, rows)
@@ -64,9 +70,9 @@ func (s *site) process(ctx context.Context, rows int) (took time.Duration, peak 
 			if err = errors.Join(err, readErr); err != nil {
 				err = fmt.Errorf("stage process: %w\n%s", err, out.String())
 			}
-			return took, peak, err
+			return job, err
 		case <-tick.C:
-			peak = max(peak, peakOf(cmd.Process.Pid)) // 0 once it has ended
+			job.peak = max(job.peak, peakOf(cmd.Process.Pid)) // 0 once it has ended
 		}
 	}
 }
