@@ -271,11 +271,13 @@ ci-long: ## run what CI runs at night; .ci/long STEP... runs some of it; takes m
 
 # Names are those of directories: make mutants MUTATED=pool
 MUTATED ?= consumer sequencer pool aimd internal/executor internal/lane
+# More packages whose tests judge: make mutants MUTATED=internal/executor WITH=internal/stage
+WITH    ?=
 .PHONY: mutants
 mutants: ## change the program in N places of each MUTATED package, one at a time, and count the changes that the tests notice
 	@mkdir -p bin
 	go -C tools build -o ../bin/ ./mutants
-	bin/mutants -n $(N) -seed $(SEED) $(MUTATED)
+	bin/mutants -n $(N) -seed $(SEED) -with '$(WITH)' $(MUTATED)
 
 .PHONY: tools
 tools: $(TOOLS) ## build the pinned tools into bin/

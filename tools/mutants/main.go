@@ -6,6 +6,8 @@
 // It prints one line for each package, and each change that lived. Which changes are made follows from the seed, and the
 // name of a change from the function that it is in, so that two runs of -out can be compared when the tests have changed
 // in between, or parts of the program that the change is not in.
+//
+// Some packages are tested through another one: -with ../internal/stage has its tests judge, too.
 package main
 
 import (
@@ -38,15 +40,16 @@ func main() {
 	seed := flag.Uint64("seed", 1, "chooses the changes")
 	jobs := flag.Int("jobs", 2, "changes that are tried at the same time")
 	out := flag.String("out", "", "JSON `file` for the outcomes, written after each change")
+	with := flag.String("with", "", "`directories` of more packages whose tests judge, separated by commas")
 	before := flag.String("before", "", "`file` of an earlier run: print what it killed and this run did not")
 	flag.Parse()
-	if err := run(flag.Args(), *n, *seed, *jobs, *out, *before); err != nil {
+	if err := run(flag.Args(), strings.FieldsFunc(*with, func(r rune) bool { return r == ',' }), *n, *seed, *jobs, *out, *before); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dirs []string, n int, seed uint64, jobs int, out, before string) error {
+func run(dirs, others []string, n int, seed uint64, jobs int, out, before string) error {
 	earlier := make(map[string]outcome)
 	if before != "" {
 		data, err := os.ReadFile(before)
@@ -68,7 +71,7 @@ func run(dirs []string, n int, seed uint64, jobs int, out, before string) error 
 		if err != nil {
 			return err
 		}
-		if err := measure(dir, n, seed, jobs, temp, func(m mutant, o outcome) error {
+		if err := measure(dir, others, n, seed, jobs, temp, func(m mutant, o outcome) error {
 			all[m.name] = o
 			if out == "" {
 				return nil
@@ -99,13 +102,13 @@ func run(dirs []string, n int, seed uint64, jobs int, out, before string) error 
 }
 
 // measure tries n changes of the package in dir and prints what became of them.
-func measure(dir string, n int, seed uint64, jobs int, temp string, report func(mutant, outcome) error) error {
+func measure(dir string, others []string, n int, seed uint64, jobs int, temp string, report func(mutant, outcome) error) error {
 	began := time.Now()
 	mutants, err := find(dir)
 	if err != nil {
 		return err
 	}
-	suite, err := newSuite(dir, temp, jobs)
+	suite, err := newSuite(dir, others, temp, jobs)
 	if err != nil {
 		return err
 	}

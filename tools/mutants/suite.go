@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// suite is the tests of one package.
+// suite is the tests that judge the changes of one package.
 type suite struct {
 	name  string // import path
-	dir   string
 	temp  string
 	tests []test // quickest first
 }
 
 // test is one test, what it reaches and how long it takes.
 type test struct {
+	dir    string // of its package
 	name   string
 	took   time.Duration
 	blocks map[string][]block // by base name of the file
@@ -38,22 +38,33 @@ func (b block) has(line, col int) bool {
 	return (line > b.line || line == b.line && col >= b.col) && (line < b.endLine || line == b.endLine && col <= b.endCol)
 }
 
-// newSuite runs each test alone, to know what it reaches.
-func newSuite(dir, temp string, jobs int) (*suite, error) {
+// newSuite finds the tests of the package in dir, and those in others that reach it.
+func newSuite(dir string, others []string, temp string, jobs int) (*suite, error) {
 	name, err := exec.Command("go", "-C", dir, "list", ".").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
-	s := &suite{name: strings.TrimSpace(string(name)), dir: dir, temp: temp}
-	binary := filepath.Join(temp, "covered.test")
+	s := &suite{name: strings.TrimSpace(string(name)), temp: temp}
+	for _, d := range append([]string{dir}, others...) {
+		if err := s.add(d, jobs); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(s.tests, func(a, b test) int { return int(a.took - b.took) })
+	return s, nil
+}
+
+// add runs each test of the package in dir alone, to know what it reaches.
+func (s *suite) add(dir string, jobs int) error {
+	binary := filepath.Join(s.temp, "covered.test")
 	if out, err := exec.Command("go", "-C", dir, "test", "-c", "-vet=off", "-cover", "-coverpkg", s.name, "-o", binary, ".").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
+		return fmt.Errorf("%w: %s", err, out)
 	}
 	list := exec.Command(binary, "-test.list", "^Test")
 	list.Dir = dir
 	names, err := list.Output()
 	if err != nil {
-		return nil, fmt.Errorf("list of tests: %w", err)
+		return fmt.Errorf("list of tests: %w", err)
 	}
 	var (
 		mu    sync.Mutex
@@ -65,30 +76,31 @@ func newSuite(dir, temp string, jobs int) (*suite, error) {
 		group.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			t, err := s.reach(binary, name)
+			t, err := s.reach(dir, binary, name)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				errs = append(errs, err)
 				return
 			}
-			s.tests = append(s.tests, t)
+			if len(t.blocks) > 0 {
+				s.tests = append(s.tests, t)
+			}
 		})
 	}
 	group.Wait()
-	slices.SortFunc(s.tests, func(a, b test) int { return int(a.took - b.took) })
-	return s, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-func (s *suite) reach(binary, name string) (test, error) {
+func (s *suite) reach(dir, binary, name string) (test, error) {
 	profile := filepath.Join(s.temp, name+".cover")
 	cmd := exec.Command(binary, "-test.run", "^"+name+"$", "-test.short", "-test.coverprofile", profile, "-test.timeout", "10m")
-	cmd.Dir = s.dir
+	cmd.Dir = dir
 	began := time.Now()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return test{}, fmt.Errorf("%s fails without a change: %w\n%s", name, err, out)
 	}
-	t := test{name: name, took: time.Since(began), blocks: make(map[string][]block)}
+	t := test{dir: dir, name: name, took: time.Since(began), blocks: make(map[string][]block)}
 	f, err := os.Open(profile)
 	if err != nil {
 		return test{}, err
@@ -126,7 +138,9 @@ func (s *suite) try(m mutant) (outcome, error) {
 	}
 	defer func() {
 		_ = os.RemoveAll(dir)
-		_ = os.RemoveAll(filepath.Join(s.dir, "testdata", "rapid")) // where rapid writes what fails
+		for _, t := range reach {
+			_ = os.RemoveAll(filepath.Join(t.dir, "testdata", "rapid")) // where rapid writes what fails
+		}
 	}()
 	src, err := os.ReadFile(m.file)
 	if err != nil {
@@ -144,18 +158,21 @@ func (s *suite) try(m mutant) (outcome, error) {
 	if err := os.WriteFile(list, overlay, 0o600); err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "changed.test")
-	if err := exec.Command("go", "-C", s.dir, "test", "-c", "-vet=off", "-overlay", list, "-o", binary, ".").Run(); err != nil {
-		return unbuilt, nil
-	}
+	binaries := make(map[string]string) // by the directory of the tests
 	// The quick tests first: most changes fail one of them.
 	for len(reach) > 0 {
-		n, took := 0, time.Duration(0)
-		for n < len(reach) && (n == 0 || took < 5*time.Second) {
+		in, n, took := reach[0].dir, 0, time.Duration(0)
+		for n < len(reach) && reach[n].dir == in && (n == 0 || took < 5*time.Second) {
 			took += reach[n].took
 			n++
 		}
-		passed, err := s.passes(binary, reach[:n], took)
+		if binaries[in] == "" {
+			binaries[in] = filepath.Join(dir, fmt.Sprintf("changed%d.test", len(binaries)))
+			if err := exec.Command("go", "-C", in, "test", "-c", "-vet=off", "-overlay", list, "-o", binaries[in], ".").Run(); err != nil {
+				return unbuilt, nil
+			}
+		}
+		passed, err := s.passes(in, binaries[in], reach[:n], took)
 		if err != nil {
 			return "", err
 		}
@@ -169,7 +186,7 @@ func (s *suite) try(m mutant) (outcome, error) {
 
 // passes reports whether the tests pass. A change may make an endless loop, so a test that takes much longer than without
 // the change fails.
-func (s *suite) passes(binary string, tests []test, took time.Duration) (bool, error) {
+func (s *suite) passes(dir, binary string, tests []test, took time.Duration) (bool, error) {
 	names := make([]string, len(tests))
 	for i, t := range tests {
 		names[i] = regexp.QuoteMeta(t.name)
@@ -177,7 +194,7 @@ func (s *suite) passes(binary string, tests []test, took time.Duration) (bool, e
 	ctx, cancel := context.WithTimeout(context.Background(), 8*took+20*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "-test.run", "^("+strings.Join(names, "|")+")$", "-test.short", "-test.failfast")
-	cmd.Dir = s.dir
+	cmd.Dir = dir
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
 	var exit *exec.ExitError
