@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/job"
+	"github.com/llm-stage/stage/internal/jsonbytes"
 	"github.com/llm-stage/stage/internal/lab/compare"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
 	"github.com/llm-stage/stage/internal/lab/show"
@@ -172,7 +174,7 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, ho
 	terminal.PrintLine(env.Stdout, "dashboard: %s", page)
 	p := &job.Pipeline{
 		Stage: s, Stderr: env.Stderr, Out: env.Stdout, Source: &demoRows{rows: rows},
-		Total: int64(rows), Format: writeDemoLine,
+		Total: int64(rows), Format: demoLine(cfg.Prompt.ResponseField),
 	}
 	if err := p.Run(soft, hard); err != nil {
 		return err
@@ -217,20 +219,22 @@ func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	}
 }
 
-// writeDemoLine prints a result as a line of text: the row's sequence, its product and
-// text, the reply.
-func writeDemoLine(w io.Writer, r stored.Result) error {
-	var row struct {
-		Product string `json:"product"`
-		Text    string `json:"text"`
-		Reply   string `json:"llm_response"`
-	}
-	if err := json.Unmarshal(r.Body, &row); err != nil {
+// demoLine returns the format of a result as a line of text: the row's sequence, its
+// product and text, and the reply, which is in that field. A reply that is no string, such
+// as a vector or an object, is printed as JSON.
+func demoLine(field string) func(io.Writer, stored.Result) error {
+	return func(w io.Writer, r stored.Result) error {
+		text := func(name string) string {
+			value := jsonbytes.Find(r.Body, name)
+			if bytes.HasPrefix(value, []byte(`"`)) {
+				return jsonbytes.Text(value)
+			}
+			return string(value)
+		}
+		_, err := fmt.Fprintf(w, "%5d  %-12s %-44.44s  %.60s\n", r.Seq, text("product"),
+			text("text"), text(field))
 		return err
 	}
-	_, err := fmt.Fprintf(w, "%5d  %-12s %-44.44s  %.60s\n", r.Seq, row.Product, row.Text,
-		row.Reply)
-	return err
 }
 
 // demoRows generates the sample rows. It implements [load.Rows].
@@ -289,7 +293,7 @@ func demoAudit(ctx context.Context, w io.Writer, s *stage.Stage) error {
 			rows++
 		case e.Run != nil:
 			runs++
-		default:
+		case e.Call != nil:
 			calls++
 			byStatus[e.Call.Status]++
 		}
