@@ -12,15 +12,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Chain is the plans of stages, each of which has the results of the one before it as its
-// input. The rows that are chosen in the first are erased in all, by their origin.
+// Chain has the plans of several stages, each of which has the results of the one before it
+// as its input. The rows that are chosen in the first are erased in all, by their origin.
 type Chain struct {
 	Plans []*Plan // in order of flow
 }
 
 // NewChain plans an erasure in all stages of a chain, which are in the order in which rows
-// flow. A row is erased in none of them until it can be in all: a later stage would never
-// see a result that was erased before it was taken.
+// flow. Nothing is erased until each row can be erased in all of them: a later stage would
+// never see a result that was erased before it was taken.
 func NewChain(ctx context.Context, js jetstream.JetStream, stages []*config.Config, o Options) (*Chain, error) {
 	c := new(Chain)
 	first, err := New(ctx, js, stages[0], o)

@@ -34,7 +34,7 @@ type partitionLog struct {
 
 	tombstones map[uint64]*proof.Tombstone // of the present input, by row
 	replaces   map[uint64]uint64           // the row that a row was made in place of
-	results    seqset.Set                  // rows above the mark that have a result
+	results    seqset.Set                  // rows above low that have a result, once eachResult has run
 }
 
 // chooser finds the rows that the options select, with the places of their results. It reads
@@ -103,7 +103,7 @@ func (c *chooser) unknown(ctx context.Context) error {
 	return nil
 }
 
-// answered reports whether a row of that subject is one of a partition that has answered it.
+// answered reports whether a row on this subject is in a partition that has answered it.
 func (c *chooser) answered(subject string, row uint64) bool {
 	return slices.ContainsFunc(c.logs, func(l *partitionLog) bool {
 		return row <= l.low && subjectIsOf(streams.InputFilter(c.cfg.Input.Subject, l.number), subject)
@@ -249,7 +249,8 @@ func (c *chooser) readTombstones(ctx context.Context, log *partitionLog) error {
 	})
 }
 
-// eachResult calls f with each result of a row of the present input.
+// eachResult calls f with each result of a row of the present input, and notes in the log
+// which rows above the low-water mark have one.
 func (c *chooser) eachResult(ctx context.Context, log *partitionLog, f func(at, row uint64, h nats.Header)) error {
 	o := stored.ReadOptions{
 		Stream: c.cfg.Result.Stream, Filters: []string{stored.LogSubject(c.cfg, log.number, "rows")}, Until: log.end, HeadersOnly: true,
@@ -284,7 +285,7 @@ func (c *chooser) ofOrigin(h nats.Header) bool {
 	return err == nil && c.o.Origin(h.Get(streams.HeaderOriginStream), seq)
 }
 
-// byField reads the input for the rows that have the member.
+// byField reads the input, and returns the rows that have the member.
 func (c *chooser) byField(ctx context.Context, number int) (rows *seqset.Set, err error) {
 	rows = new(seqset.Set)
 	if c.o.Field == "" {

@@ -12,8 +12,10 @@
 // still there says that an erasure was not finished, and the next one finishes it: each
 // step finds what is left by itself, and does nothing where nothing is.
 //
-// A chooser finds the rows that are meant, a finder what is stored of them, and an eraser
-// removes it. The [Plan] is what lies between the last two.
+// A chooser finds the rows that are meant (choose.go), a finder what is stored of them
+// (find.go), and an eraser removes it (execute.go). The [Plan] is what lies between the last
+// two: a [Report] for people, and the rows with all that was found of each (rows.go). A
+// [Chain] has a plan for each of several stages.
 package erase
 
 import (
@@ -43,9 +45,9 @@ type Options struct {
 	// Resume selects the rows whose erasure was not finished. They are finished first in
 	// any case.
 	Resume bool
-	// Partition, unless it is negative, leaves out the rows of all others.
+	// Partition, unless it is negative, is the only partition whose rows are erased.
 	Partition int
-	// By is who erases, for the tombstones, and Asked all that is known of the person, for
+	// By is who erases, for the tombstones. Asked is all that is known of this person, for
 	// the audit.
 	By, Asked string
 	// DeleteBatch deletes the files of a batch at its provider. If it is nil, they stay,
@@ -116,7 +118,7 @@ const OwnerPrefix = "erase-"
 func (p *Plan) Execute(ctx context.Context) error {
 	r := eraser{
 		store: &p.store, o: &p.o, report: p.report, rows: p.rows.list, now: p.now,
-		run: OwnerPrefix + rand.Text()[:12], tried: make(map[Batch]bool),
+		run: OwnerPrefix + rand.Text()[:12], deleted: make(map[Batch]bool),
 	}
 	return r.all(ctx)
 }

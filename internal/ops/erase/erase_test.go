@@ -2,6 +2,8 @@ package erase_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/lab/llmtest"
+	"github.com/llm-stage/stage/internal/lane"
 	"github.com/llm-stage/stage/internal/ops/erase"
 	"github.com/llm-stage/stage/internal/ops/redrive"
 	"github.com/llm-stage/stage/internal/stagetest"
@@ -318,6 +321,49 @@ func TestRowsAreSelectedByMemberAndKey(t *testing.T) {
 			if _, err := erase.New(t.Context(), s.js, s.config(), o); !config.IsInvalid(err) || !strings.Contains(err.Error(), name) {
 				t.Errorf("got %v, want %s", err, name)
 			}
+		}
+	})
+}
+
+// A batch that has answered no call is known by the lane's record alone. That must stay until
+// the files of the batch are deleted.
+func TestABatchIsKnownUntilItsFilesAreDeleted(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		s := newSite(t, llmtest.Config{}, nil)
+		s.rows("one", "two")
+		s.work(2)
+		stagetest.Value(s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: s.config().Lane.Stream, Subjects: []string{"lane.>"}}))(t)
+		for _, r := range []*lane.Record{
+			{Kind: lane.RecordIntent, Token: "t1", Provider: "openai", Model: "large", Rows: &lane.Rows{Seqs: []uint64{1}, Hashes: []uint64{9}}},
+			{Kind: lane.RecordSubmitted, Token: "t1", BatchID: "b1"},
+			{Kind: lane.RecordDone, Token: "t1"},
+		} {
+			stagetest.Value(s.js.Publish(t.Context(), "lane.stage.0.t1", stagetest.Value(json.Marshal(r))(t)))(t)
+		}
+		want, down, deleted := erase.Batch{Provider: "openai", Model: "large", ID: "b1"}, true, []erase.Batch(nil)
+		o := rowsOf(1)
+		o.DeleteBatch = func(_ context.Context, b erase.Batch) error {
+			if down {
+				return errors.New("the provider is down")
+			}
+			deleted = append(deleted, b)
+			return nil
+		}
+		o.Step = func(what string) error {
+			if strings.HasPrefix(what, string(erase.PlaceLane)) && len(deleted) == 0 {
+				t.Errorf("%s: the files of its batch are still there", what)
+			}
+			return nil
+		}
+		if r := s.erase(o); r.Err() == nil || len(r.Failed) != 1 {
+			t.Errorf("the files were not deleted: %v, %q", r.Err(), r.Failed)
+		}
+		down = false
+		if r := s.erase(o); r.Err() != nil || !slices.Equal(deleted, []erase.Batch{want}) {
+			t.Errorf("deleted %v, want %v: %v", deleted, want, r.Err())
+		}
+		if plan := stagetest.Value(erase.New(t.Context(), s.js, s.config(), o))(t); !plan.Empty() {
+			t.Errorf("left: %+v", plan.Report().Places)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,9 +32,10 @@ type eraser struct {
 	o      *Options
 	report *Report
 	rows   []*erasure
-	run    string         // the id of this erasure, in claims and in the audit
-	now    time.Time      // of the plan
-	tried  map[Batch]bool // batches whose files were deleted, or could not be
+	run    string    // the id of this erasure, in claims and in the audit
+	now    time.Time // of the plan
+	// deleted has the batches whose files were tried to be deleted, and whether that worked.
+	deleted map[Batch]bool
 }
 
 // all erases all rows.
@@ -206,6 +208,11 @@ func (r *eraser) erase(ctx context.Context, e *erasure) error {
 			if err := r.removeResult(ctx, e); err != nil {
 				return err
 			}
+		case PlaceLane:
+			if !r.batchesDeleted(e) {
+				continue
+			}
+			fallthrough
 		default:
 			for i := range e.found {
 				if f := &e.found[i]; f.place == place {
@@ -286,13 +293,14 @@ func (r *eraser) keepRest(ctx context.Context, f *found) error {
 }
 
 // deleteBatches deletes the files of the row's batches at their provider, each once. If one
-// can't be deleted, the row is erased all the same: a later erasure of it tries again.
+// can't be deleted, the row is erased all the same, except for the lane's record of the
+// batch: by that a later erasure of the row finds the files, and tries again.
 func (r *eraser) deleteBatches(ctx context.Context, e *erasure) error {
 	for _, b := range e.batches {
-		if r.tried[b] {
+		if _, tried := r.deleted[b]; tried {
 			continue
 		}
-		r.tried[b] = true
+		r.deleted[b] = false
 		if r.o.DeleteBatch == nil {
 			r.report.fail("batch %s at %s: its files were not looked for: this program knows no key", b.ID, b.Provider)
 			continue
@@ -305,9 +313,16 @@ func (r *eraser) deleteBatches(ctx context.Context, e *erasure) error {
 				return context.Cause(ctx)
 			}
 			r.report.fail("batch %s at %s: its files may still be there: %v", b.ID, b.Provider, err)
+			continue
 		}
+		r.deleted[b] = true
 	}
 	return nil
+}
+
+// batchesDeleted reports whether the files of all batches of a row were deleted.
+func (r *eraser) batchesDeleted(e *erasure) bool {
+	return !slices.ContainsFunc(e.batches, func(b Batch) bool { return !r.deleted[b] })
 }
 
 // removeResult removes the result, which has to be followed by another message of the log:
@@ -342,7 +357,8 @@ func (r *eraser) removeResult(ctx context.Context, e *erasure) error {
 	return context.Cause(ctx)
 }
 
-// claimRetry is the wait after the first claim that was refused, as the owner appends, too.
+// claimRetry is the wait after the first claim that was refused because the owner of the
+// partition has appended something in between.
 const claimRetry = 10 * time.Millisecond
 
 // claim appends a claim to the log, on condition that last is still its last message. The

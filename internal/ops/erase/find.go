@@ -24,15 +24,17 @@ import (
 type Place string
 
 // These are the places, in the order in which they are erased. A place that says where else
-// to look comes after the places that it names, and the result comes last.
+// to look comes after the places that it names, and the result comes last. For example, the
+// lane's record of a batch goes after the files of the batch, since nothing else may have
+// the id under which the provider keeps them.
 const (
 	PlaceInput   Place = "input"          // the row
 	PlaceLetters Place = "dead_letters"   // the row, beside a failed result
+	PlaceObject  Place = "objects"        // a result that is larger than a message
 	PlaceJournal Place = "journal"        // a reply that waited, or waits, for an earlier row
 	PlaceReplies Place = "stored_replies" // a reply that equal requests may use (STAGE_DEDUPE)
-	PlaceObject  Place = "objects"        // a result that is larger than a message
-	PlaceLane    Place = "lane"           // the record of a batch that the row was in
 	PlaceBatch   Place = "batches"        // the files of a batch at its provider
+	PlaceLane    Place = "lane"           // the record of a batch that the row was in
 	PlaceCalls   Place = "calls"          // prompts and answers in the audit
 	PlaceEvents  Place = "row_events"     // keys, hashes and errors in the audit
 	PlaceResult  Place = "results"        // row and answer
@@ -40,7 +42,8 @@ const (
 
 // places are all places, in the order in which they are erased.
 var places = []Place{
-	PlaceInput, PlaceLetters, PlaceJournal, PlaceReplies, PlaceObject, PlaceLane, PlaceBatch, PlaceCalls, PlaceEvents, PlaceResult,
+	PlaceInput, PlaceLetters, PlaceObject, PlaceJournal, PlaceReplies, PlaceBatch, PlaceLane,
+	PlaceCalls, PlaceEvents, PlaceResult,
 }
 
 // finder looks in every place for the chosen rows. It only reads: the plan can be shown
@@ -119,8 +122,8 @@ func (f *finder) findInput(ctx context.Context) error {
 // subjectIsOf reports whether a filter matches a subject.
 func subjectIsOf(filter, subject string) bool { return streams.Overlap(filter, subject) }
 
-// headersOf calls look with the headers of all messages of a stream on a subject. The
-// stream need not exist.
+// headersOf calls look with the headers of each message of a stream on a subject. If there
+// is no such stream, it calls nothing.
 func (f *finder) headersOf(ctx context.Context, stream, filter string, look func(m *jetstream.RawStreamMsg)) error {
 	err := stored.Each(ctx, f.js, stored.ReadOptions{Stream: stream, Filters: []string{filter}, HeadersOnly: true}, func(m *jetstream.RawStreamMsg) error {
 		look(m)
@@ -271,8 +274,8 @@ func (f *finder) addEvent(m *stored.AuditMessage) {
 	first.add(one)
 }
 
-// ofEvent returns the chosen row that an event is about, or nil. An earlier input stream
-// had other rows of the same numbers, in terms of its own.
+// ofEvent returns the chosen row that an event is about, or nil. If the input stream was
+// created again, the terms of the earlier one had other rows of the same numbers.
 func (f *finder) ofEvent(event *auditlog.Event, row uint64, owner string) *erasure {
 	e := f.rows.at(row)
 	if e == nil || int(event.Partition) != e.partition || f.logs.of(e.partition).earlier[owner] {
@@ -291,7 +294,7 @@ func (f *finder) batchOf(event *auditlog.Event) (*erasure, Batch) {
 	return f.ofEvent(event, c.Sequence, c.Owner), Batch{Provider: c.Provider, Model: c.Model, ID: c.BatchID}
 }
 
-// findLane looks for records of batches that the rows are, or were, in. A row whose batch
+// findLane looks for the records of batches that have, or had, the rows. A row whose batch
 // is still open has to wait: its text is at the provider, and rows beside it wait for
 // their answers.
 func (f *finder) findLane(ctx context.Context) error {

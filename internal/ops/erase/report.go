@@ -35,7 +35,7 @@ type Report struct {
 // PlaceCount is how much there is of the rows in one place.
 type PlaceCount struct {
 	Place    Place  `json:"place"`
-	Stream   string `json:"stream"`
+	Stream   string `json:"stream"`   // for batches, the provider
 	Messages int    `json:"messages"` // or objects, or batches
 	Rows     int    `json:"rows"`
 	// Stays says why nothing of it is removed. It is empty if all is.

@@ -23,8 +23,8 @@ type store struct {
 	input, results, audit *jetstream.StreamInfo // input and audit may be nil
 }
 
-// open looks at the streams that every stage has. A stream from which nothing can be erased
-// is a [config.Error].
+// open looks at the streams that every stage has. If nothing can be erased from the results
+// or the audit, the error is a [config.Error].
 func (s *store) open(ctx context.Context) (err error) {
 	if s.results, err = s.stream(ctx, s.cfg.Result.Stream); err != nil {
 		return err

@@ -32,7 +32,10 @@ type File struct {
 	// Steps are the records of the messages behind the result, in the order of the log. The
 	// last record is the one of the root.
 	Steps []Record `json:"steps"`
-	Root  Root     `json:"root"`
+	// Root is where the steps lead. They prove its chain alone. Its place is part of no
+	// hash, and its row is in the head of a message of which there is only the hash. So a
+	// root that was kept elsewhere has to show that neither was altered.
+	Root Root `json:"root"`
 }
 
 // Message is a result as it is stored. If the message names an object, Body has the bytes
@@ -104,14 +107,17 @@ type rowFacts struct {
 }
 
 // CheckFile checks a proof file: that all its parts belong together, and lead to its root.
-// With roots, the file's must be among them. An error says what does not fit.
+// With roots, the file's root must be among them. Without roots (nil) the place and the row
+// of the file's root are not checked. An error says what does not fit.
 func CheckFile(text []byte, roots []Root) (*Checked, error) {
 	f, err := readFile(text)
 	if err != nil {
 		return nil, err
 	}
 	c := &Checked{File: f}
-	for _, check := range []func() error{c.message, c.rowEvent, c.steps, func() error { return c.root(roots) }} {
+	for _, check := range []func() error{
+		c.message, c.rowEvent, c.steps, func() error { return c.root(roots) },
+	} {
 		if err := check(); err != nil {
 			return nil, err
 		}
@@ -180,8 +186,8 @@ func (f *File) header(name string) string {
 	return ""
 }
 
-// message checks that the message is the row's, and has the value of the chain that
-// follows from it and from the one before.
+// message checks that the message is the row's result, and that its value of the chain
+// follows from its own bytes and from the value before it.
 func (c *Checked) message() error {
 	f := c.File
 	id := f.Stage + "/" + f.header("Stage-Source-Stream") + "/" + strconv.Itoa(f.Partition) + "/" + strconv.FormatUint(f.Row, 10)
@@ -306,6 +312,8 @@ func (c *Checked) steps() error {
 		return fmt.Errorf("the %d messages behind it do not lead to the root: one of them, or the root, was changed", len(f.Steps))
 	case f.Root.Partition != f.Partition:
 		return fmt.Errorf("the root is of partition %d, and the result of partition %d", f.Root.Partition, f.Partition)
+	case len(f.Steps) == 0 && f.Root.Row != f.Row:
+		return fmt.Errorf("the root is the result itself, and names row %d, not row %d", f.Root.Row, f.Row)
 	}
 	c.Proven = append(c.Proven, fmt.Sprintf("%d messages behind it lead to the root", len(f.Steps)))
 	return nil
@@ -322,7 +330,7 @@ func (c *Checked) root(roots []Root) error {
 	return nil
 }
 
-// Lines say what was checked, for people.
+// Lines say what the file proves and what it can't prove, for people.
 func (c *Checked) Lines() (lines []string) {
 	for _, text := range c.Proven {
 		lines = append(lines, "proven: "+text)
@@ -334,5 +342,7 @@ func (c *Checked) Lines() (lines []string) {
 	if c.Kept {
 		return append(lines, "proven: the root is one of those given")
 	}
-	return append(lines, "the root proves nothing by itself: compare it with one that was kept elsewhere, or give that with --root")
+	return append(lines,
+		"not proven: position and row of the root, which no hash in the proof covers: they may have been altered",
+		"the root proves nothing by itself: compare it with one that was kept elsewhere, or give that with --root")
 }

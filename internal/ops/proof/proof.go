@@ -1,6 +1,6 @@
 // Package proof computes and checks what proves the results of a stage: the chain through
-// the log of a partition. Each claim and result carries, as Stage-Chain, the hash of all
-// messages of the log before it and of itself:
+// the log of a partition. Each claim and result carries, as Stage-Chain, the hash of itself
+// and of all messages of the log before it:
 //
 //	chain  = SHA-256(chain of the message before, 32 bytes; of the first: zeros ‖ record)
 //	record = SHA-256(head) ‖ SHA-256(content)
@@ -8,6 +8,9 @@
 // The head stays for ever, and the content may be erased: an erased message leaves a
 // [Tombstone], from which its record follows, so the chain goes on over the gap. See
 // docs/reliability.md for the bytes.
+//
+// The chain is in proof.go, its end in root.go, what an erased message leaves in
+// tombstone.go, and the proof of a single row in file.go.
 //
 // All functions are pure and safe for concurrent use. The package shares no code with the
 // one that writes the chain, which is consumer: a golden file of vectors binds both.
@@ -72,14 +75,14 @@ const (
 	Claim  Kind = "claim"
 )
 
-// headNames are the headers that stay of a message for ever, sorted.
+// headNames are the headers of a message that stay for ever, sorted.
 var headNames = []string{
 	"Stage-Ahead", "Stage-Ahead-From", "Stage-Low", "Stage-Origin-Seq", "Stage-Origin-Stream", "Stage-Owner",
 	"Stage-Replaces", "Stage-Source-Seq", "Stage-Source-Stream", "Stage-State-Id", "Stage-Status",
 }
 
-// Head returns what stays of a message for ever: its kind, and the headers that say which
-// row it is about, who has stored it and how far the log is with it.
+// Head returns the part of a message that stays for ever: its kind, and the headers that
+// say which row it is about, who has stored it and how far the log is with it.
 func Head(kind Kind, header map[string][]string) string {
 	var b strings.Builder
 	b.WriteString("llm-stage " + string(kind) + "\n")
@@ -89,9 +92,9 @@ func Head(kind Kind, header map[string][]string) string {
 	return b.String()
 }
 
-// Content returns what may be erased of a message: the SHA-256 of its body, and its other
-// headers except for the chain itself and the headers for the server. A body that is an
-// object has the hash that the message names.
+// Content returns the part of a message that may be erased: the SHA-256 of its body, and
+// its other headers except for the chain itself and the headers for the server. A body that
+// is an object has the hash that the message names.
 func Content(header map[string][]string, body Hash) string {
 	if digest := header[headerObjectDigest]; len(digest) > 0 {
 		if sum, err := base64.URLEncoding.DecodeString(strings.TrimPrefix(digest[0], "SHA-256=")); err == nil && len(sum) == len(body) {
@@ -173,8 +176,8 @@ func ChainOf(header map[string][]string) (value Hash, ok bool, err error) {
 func EventName(event Hash) string { return base64.RawURLEncoding.EncodeToString(event[:16]) }
 
 // Calls returns the hash of the calls of a row with one more call. h is the hash of the
-// calls before, which is zero if there are none, and event the hash of the call's event
-// as it was recorded. A row event has it as calls_hash.
+// calls before, which is zero if there are none. event is the hash of the call's event as
+// it was recorded. A row event has the hash of all its calls as calls_hash.
 func (h Hash) Calls(event Hash) Hash {
 	return sha256.Sum256(append(h[:], event[:]...))
 }

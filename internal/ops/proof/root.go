@@ -14,7 +14,7 @@ import (
 type Root struct {
 	Partition int    `json:"partition"`
 	Sequence  uint64 `json:"sequence"` // place in the results stream
-	Row       uint64 `json:"row"`      // that the message there is about
+	Row       uint64 `json:"row"`      // the one that the message there is about
 	Chain     Hash   `json:"chain"`
 }
 

@@ -22,7 +22,8 @@ type Tombstone struct {
 	Head    string `json:"head"`
 	Content Hash   `json:"content"`
 	Chain   Hash   `json:"chain"`
-	// These say who has erased it, when, and how much, by the place where it was.
+	// Who erased it, and when. Removed counts the messages and objects that were found, by
+	// the place where they were.
 	Who     string         `json:"who"`
 	At      time.Time      `json:"at"`
 	Removed map[string]int `json:"removed,omitempty"`
@@ -61,7 +62,7 @@ func ParseTombstone(body []byte) (*Tombstone, error) {
 	return t, nil
 }
 
-// Record returns the record of the erased message, which the chain goes on from.
+// Record returns the record of the erased message, with which the chain goes on.
 func (t *Tombstone) Record() Record { return Record{Head: HashOf([]byte(t.Head)), Content: t.Content} }
 
 // Follows reports whether the erased message followed one with this value of the chain.

@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// lookBack is how long before its result the events of a row are looked for, in turn. Most
-// results are stored at once, and some have waited for an earlier row. At last the whole
-// audit is read.
+// lookBack is how long before its result the events of a row are looked for, one after the
+// other. Most results are stored at once, but some wait for an earlier row. The last, 0,
+// stands for the whole audit.
 var lookBack = []time.Duration{10 * time.Minute, 24 * time.Hour, 0}
 
 // clockSkew is how far the clocks of servers may be apart.
@@ -57,7 +57,8 @@ func (p *prover) audit(ctx context.Context) error {
 	return nil
 }
 
-// events reads the events that were stored so long before the result, or all for 0.
+// events reads the events that were stored at most back before the result, or all of them
+// if back is 0.
 func (p *prover) events(ctx context.Context, back time.Duration) (row *auditlog.Row, calls []call, err error) {
 	f := p.file
 	name := p.message.Header.Get(proof.HeaderEvent)
@@ -142,7 +143,8 @@ func choose(row *auditlog.Row, calls []call) []proof.Calls {
 	return all
 }
 
-// upTo returns the calls for an element that a reply took, by the last of them.
+// upTo returns the calls for an element in an earlier term of a row. of names the last of
+// them, and how many there are.
 func upTo(calls []call, owner string, of auditlog.ItemCalls) []call {
 	last := slices.IndexFunc(calls, func(c call) bool { return c.item == of.Item && c.Owner == owner && c.CallIndex == of.CallIndex })
 	if last < 0 {

@@ -1,5 +1,6 @@
 // Package prove collects from the streams what proves the result of one row to somebody
-// who has only a root of the log: see [proof.File].
+// who has only a root of the log: see [proof.File]. The result and the steps to the root
+// are in prove.go, the row's events in audit.go.
 package prove
 
 import (
@@ -68,7 +69,6 @@ type prover struct {
 	file    *proof.File                 // once the result is found
 	message *jetstream.RawStreamMsg     // the result
 	stones  map[uint64]*proof.Tombstone // of the partition, by the place of the result
-	behind  int                         // messages behind the result
 }
 
 // readStones reads the tombstones of a partition.
@@ -96,7 +96,7 @@ func (p *prover) each(ctx context.Context, o stored.ReadOptions, f func(*jetstre
 	return err
 }
 
-// errEnough ends a reading.
+// errEnough ends a reading that needs no further message.
 var errEnough = errors.New("enough")
 
 // find looks for the result in a partition, and for the value of the chain before it.
@@ -115,9 +115,8 @@ func (p *prover) find(ctx context.Context, partition int) (found bool, err error
 				last, known = t.Chain, true
 			}
 		}
-		p.behind++
 		if m.Subject == streams.ResultSubject(p.cfg.Result.Subject, p.cfg.Name, partition) && m.Header.Get(streams.HeaderSourceSeq) == row {
-			result, before, p.behind, found = m.Sequence, last, 0, true
+			result, before, found = m.Sequence, last, true
 			if !known {
 				return fmt.Errorf("row %d: an older version of the stage has stored the message before its result, which has no %s: it can't be proven", p.o.Row, proof.HeaderChain)
 			}
@@ -132,8 +131,12 @@ func (p *prover) find(ctx context.Context, partition int) (found bool, err error
 	if err != nil || !found {
 		return false, err
 	}
-	if p.message, err = streams.MessageAt(ctx, p.js.Conn(), p.cfg.Result.Stream, result); err != nil || p.message == nil {
-		return false, fmt.Errorf("read the result of row %d, at %d of stream %s: it is gone: %w", p.o.Row, result, p.cfg.Result.Stream, errors.Join(err))
+	p.message, err = streams.MessageAt(ctx, p.js.Conn(), p.cfg.Result.Stream, result)
+	if err == nil && p.message == nil {
+		err = errors.New("it was removed just now")
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the result of row %d, at %d of stream %s: %w", p.o.Row, result, p.cfg.Result.Stream, err)
 	}
 	return true, p.open(ctx, partition, before)
 }
@@ -208,7 +211,7 @@ func (p *prover) follow(ctx context.Context) error {
 	return p.reaches(until)
 }
 
-// erasedUpTo adds the erased results before a place.
+// erasedUpTo adds the erased results between the root so far and a place.
 func (p *prover) erasedUpTo(at uint64) error {
 	for place := p.file.Root.Sequence + 1; len(p.stones) > 0 && place < at; place++ {
 		if t := p.stones[place]; t != nil {
@@ -234,7 +237,7 @@ func (p *prover) add(at, row uint64, record proof.Record, value proof.Hash) erro
 	return nil
 }
 
-// reaches reports a root that the log does not have.
+// reaches returns an error unless the proof leads to the given root at this place.
 func (p *prover) reaches(until uint64) error {
 	if p.o.Roots == nil {
 		return nil

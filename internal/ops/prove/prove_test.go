@@ -119,6 +119,7 @@ func TestAProofIsRefused(t *testing.T) {
 		}, "the 2 calls are not the 2"},
 		{"a step removed", func(f *proof.File) { f.Steps = f.Steps[1:] }, "do not lead to the root"},
 		{"another root", func(f *proof.File) { f.Root.Chain[0]++ }, "do not lead to the root"},
+		{"another row of the root", func(f *proof.File) { f.Root.Row++ }, "none of those that were given"},
 		{"another place of the root", func(f *proof.File) { f.Root.Sequence++ }, "none of those that were given"},
 		{"another format", func(f *proof.File) { f.Format = "x" }, "its format is"},
 	} {
@@ -127,6 +128,12 @@ func TestAProofIsRefused(t *testing.T) {
 		if _, err := proof.CheckFile(stagetest.Value(json.Marshal(file))(t), roots); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
 		}
+	}
+	// The last result is a root itself. Its row is known without a root to compare with.
+	file, _ := prove(b, Options{Row: 20})
+	file.Root.Row = 19
+	if _, err := proof.CheckFile(stagetest.Value(json.Marshal(file))(t), nil); len(file.Steps) > 0 || err == nil || !strings.Contains(err.Error(), "names row 19") {
+		t.Errorf("another row of the root: %v", err)
 	}
 	_, text := prove(b, Options{Row: 6})
 	for _, twice := range []string{"message", "Message"} { // whichever of the two people look at, it must be the one that was checked
@@ -138,6 +145,26 @@ func TestAProofIsRefused(t *testing.T) {
 		if _, err := proof.CheckFile([]byte(text), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// Without a root to compare with, nothing shows that these were altered, and the check says
+// that it has not proven them.
+func TestPlaceAndRowOfARootAreNotProvenByThemselves(t *testing.T) {
+	b := stagetest.NewBench(t, nil)
+	chained(b)
+	const said = "not proven: position and row of the root"
+	file, _ := prove(b, Options{Row: 6})
+	file.Root.Sequence++
+	file.Root.Row++
+	checked, err := proof.CheckFile(stagetest.Value(json.Marshal(file))(t), nil)
+	if err != nil || !strings.Contains(strings.Join(checked.Lines(), "\n"), said) {
+		t.Errorf("%v, %v, want %q", checked, err, said)
+	}
+	_, text := prove(b, Options{Row: 6})
+	checked, err = proof.CheckFile(text, rootsOf(b))
+	if err != nil || strings.Contains(strings.Join(checked.Lines(), "\n"), said) {
+		t.Errorf("with the roots: %v, %v", checked, err)
 	}
 }
 
