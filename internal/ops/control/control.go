@@ -1,6 +1,6 @@
 // Package control carries orders to the replicas of a stage over core NATS: pause,
-// resume, probe, drain. An operator's command sends an order ([Send]). Each replica that it
-// is for carries it out, and answers what it did ([Serve]).
+// resume, probe, drain. An operator's command sends an order ([Send], send.go). Each replica
+// that it is for carries it out, and answers what it did ([Serve], serve.go).
 //
 // If a replica obeys at all (STAGE_CONTROL), it obeys everyone who may publish on the
 // subject: nobody can check who the order says has asked. An order is bounded and checked

@@ -21,10 +21,11 @@ const (
 	sendAgain = 2 * time.Second
 )
 
-// Send sends an order to a stage, whose Format, ID and Time it sets, and returns the
-// answer of each replica that it is for: it waits until all of these have answered, or
-// for [Patience]. A replica without an answer is missing in the map. The error says what
-// is wrong with the connection.
+// Send sends an order to a stage, and returns the answer of each replica by its run id. It
+// sets the order's Format, ID and Time. It waits until all replicas that the order names
+// have answered, at most for [Patience]: for an order that names none it does not wait. A
+// replica without an answer is missing in the map. The error says what is wrong with the
+// connection or with the permissions.
 func Send(ctx context.Context, nc *nats.Conn, stage string, o Order) (map[string]Answer, error) {
 	o.Format, o.ID, o.Time = Format, rand.Text(), time.Now().UTC()
 	body, err := json.Marshal(&o)
@@ -76,7 +77,8 @@ func Send(ctx context.Context, nc *nats.Conn, stage string, o Order) (map[string
 	return answers, nil
 }
 
-// readAnswer reads an answer to an order, of a replica that it is for.
+// readAnswer reads an answer to an order. ok is false unless it is one, from a replica that
+// the order is for.
 func readAnswer(body []byte, o *Order) (a Answer, ok bool) {
 	if len(body) > orderBytesMax || json.Unmarshal(body, &a) != nil || a.Order != o.ID || !o.isFor(a.Replica) {
 		return a, false

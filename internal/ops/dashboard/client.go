@@ -27,7 +27,7 @@ const (
 // ErrAnyPort says that an address to listen on is any free port, where nobody can be asked.
 var ErrAnyPort = errors.New("any free port: give the address of the dashboard, which the stage prints when it starts")
 
-// errNoStage says that something else than a stage listens at an address.
+// errNoStage says that something other than a stage listens at an address.
 var errNoStage = errors.New("what listens there is no stage")
 
 // NobodyError says that nothing listens at an address.
@@ -110,7 +110,7 @@ func newClient(dial func(ctx context.Context, network, addr string) (net.Conn, e
 	}
 }
 
-// dialAddr returns the address to reach from this machine what listens on addr.
+// dialAddr returns the address at which this machine reaches what listens on addr.
 func dialAddr(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -120,7 +120,7 @@ func dialAddr(addr string) (string, error) {
 		return "", fmt.Errorf("STAGE_HTTP_ADDR: %s is %w", addr, ErrAnyPort)
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		host = "localhost" // which is asked over IPv4 and IPv6, and always a known host
+		host = "localhost" // it is tried over IPv4 and IPv6, and the host check allows it
 	}
 	return net.JoinHostPort(host, port), nil
 }

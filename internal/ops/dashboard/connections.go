@@ -50,7 +50,9 @@ func (b *connBound) note(c net.Conn, state http.ConnState) {
 	}
 	switch state {
 	case http.StateNew, http.StateIdle:
-		if _, ok := b.open[c]; ok { // it may have been dropped just now
+		// A dropped connection may still come here: it was idle, the server read its next
+		// request, dropIdle closed it before the server noted that, and now the answer ends.
+		if _, ok := b.open[c]; ok {
 			b.idle = append(b.idle, c)
 		}
 	case http.StateClosed, http.StateHijacked:

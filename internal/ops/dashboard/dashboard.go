@@ -1,5 +1,11 @@
 // Package dashboard is the HTTP server of a stage: metrics, health, status, live events
 // and the page.
+//
+// The routes of one stage are in server.go ([Handlers]), those of several in site.go
+// ([Site]). live.go has the events, rows.go the questions about single rows, and this file
+// the page, whose own files are in the directory page. hosts.go decides which requests are
+// answered, and connections.go how many clients may be connected. client.go asks such a
+// server, for stage status.
 package dashboard
 
 import (

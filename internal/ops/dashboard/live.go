@@ -25,7 +25,7 @@ const (
 // Live takes a sample each second and sends it to the pages that watch, as server-sent
 // events:
 //
-//	event: history   first, once: the samples of the whole run, those that are old thinned, as [status.Columns]
+//	event: history   first, once: the samples of the whole run, the old ones thinned, as [status.Columns]
 //	event: status    first and each second: the JSON of /api/status, with the last sample. It is also the heartbeat
 //	event: stage     soon after the first, and every two seconds: the JSON of /api/stage, all replicas together
 //	event: end       last, once: the process ends
@@ -153,9 +153,11 @@ func (l *Live) watch() watcher {
 	}
 	l.watchers[w] = struct{}{}
 	w <- message("history", "", l.history.Columns())
-	// A sample that was taken after the status is in the history already, and is sent
-	// again by the tick that took it. A page replaces what is not earlier than the sample
-	// that it receives, so this status must not have an earlier one.
+	// The status must have the last sample of this history, not an earlier one: a page drops
+	// the samples of its history that are not earlier than the one that it receives.
+	// Otherwise this could happen: the status is read with sample 8, a tick adds sample 9
+	// to the history, the page gets both, and sample 8 makes it drop sample 9. That the
+	// tick then sends sample 9 again does no harm.
 	r.Sample, _ = l.history.Last()
 	w <- statusMessage(&r)
 	select {
@@ -214,8 +216,8 @@ func (l *Live) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// flush sends what is queued: a process that ends cuts its streams right after the last
-// state. If the client has left, the first message fails.
+// flush sends what is queued. A process that ends cancels the requests right after it has
+// queued the last state. If the client has left, the first message fails.
 func (w watcher) flush(send func([]byte) error) {
 	for {
 		select {

@@ -124,17 +124,16 @@ func URL(listener net.Listener) string {
 	return "http://" + addr + "/"
 }
 
-// Run serves until ctx ends, then waits for requests that are being answered: 2 s, or 300
-// ms after the end of hard. It blocks until all of the server has ended. The error is nil
-// unless the server failed before.
+// Run serves until ctx ends, and ends handlers that stream with it. Otherwise it is
+// [ServeUntil].
 func (s *Server) Run(ctx, hard context.Context) error {
-	s.server.BaseContext = func(net.Listener) context.Context { return ctx } // ends handlers that stream
+	s.server.BaseContext = func(net.Listener) context.Context { return ctx }
 	return ServeUntil(ctx, hard, s.server, s.listener)
 }
 
 // ServeUntil serves until soft ends, then waits for requests that are being answered: 2
 // s, or 300 ms after the end of hard. It closes the listener, and blocks until all that
-// it started has ended.
+// it started has ended. The error is nil unless the server failed before soft ended.
 func ServeUntil(soft, hard context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()

@@ -13,16 +13,16 @@ import (
 type Entry struct {
 	// Name is the name of the stage. Its pages are at /stages/<name>/.
 	Name string
-	// State returns what the list of stages shows: the state in one word, and the reason if
-	// that is not a good one.
+	// State returns what the list of stages shows: the state in one word, and the reason
+	// for it if something is wrong.
 	State func() (state, why string)
 	Handlers
 }
 
 // Site is what the HTTP server of a process with several stages serves: /metrics,
-// /healthz and /readyz of all, a page that lists them at /, /api/status and /api/stage
-// with each of them, and below /stages/<name>/ what a stage serves that has the process
-// for itself. All fields are required.
+// /healthz and /readyz of all, a page that lists them at /, and /api/status and /api/stage
+// with each of them. Below /stages/<name>/ it serves what the stage would serve as the only
+// one of its process. All fields are required.
 type Site struct {
 	Metrics http.Handler
 	Stages  []Entry
@@ -89,7 +89,7 @@ func (s *Site) serveReady(hosts hostCheck) http.HandlerFunc {
 	}
 }
 
-// serveStatus serves /api/status: {"stages": [...]} with what each says of itself.
+// serveStatus serves /api/status: {"stages": [...]} with the status of each.
 func (s *Site) serveStatus(w http.ResponseWriter, _ *http.Request) {
 	all := struct {
 		Stages []any `json:"stages"`

@@ -34,9 +34,10 @@ var ErrServerEnded = errors.New("the process that served the store has ended")
 type ReadFunc func(ctx context.Context, js jetstream.JetStream, more bool) error
 
 // Run calls read until ctx ends, which is no error. It never keeps an embedded store open
-// itself, since a stage or a job could not start then: it calls read with the server of
-// each process that serves the store, and in between once for what a process has stored
-// that has come and gone meanwhile. waiting is called when there is none.
+// itself, since a stage or a job could not start then. Instead it calls read with the
+// server of each process that serves the store. In between it opens the store once, for
+// what a process has stored that came and went between two looks. waiting is called when
+// no process serves the store.
 func Run(ctx context.Context, cfg *config.Config, log *slog.Logger, waiting func(), read ReadFunc) (err error) {
 	f := &follower{cfg: cfg, log: log, read: read}
 	if len(cfg.NATS.URL) > 0 {
@@ -60,7 +61,8 @@ type follower struct {
 // store reads an embedded store.
 func (f *follower) store(ctx context.Context, waiting func()) error {
 	dir := f.cfg.Data.Dir
-	var before, read time.Time // when the directory was changed, at the last look, and when it was read
+	// When the directory was changed: as of the last look, and as of the last reading.
+	var before, read time.Time
 	for waits := false; ctx.Err() == nil; sleep(ctx) {
 		_, running, err := natsd.Discover(dir)
 		if err != nil {
@@ -71,7 +73,9 @@ func (f *follower) store(ctx context.Context, waiting func()) error {
 		case running:
 			waits = false
 			err = f.server(ctx)
-		case !now.Equal(read) && now.Equal(before): // no process is about to serve it
+		// Something may have been stored since the last reading. No process is starting or
+		// ending just now, as the directory is what it was at the last look.
+		case !now.Equal(read) && now.Equal(before):
 			err = f.stored(ctx)
 			if read = changed(dir); errors.Is(err, natsd.ErrLocked) || errors.Is(err, errServed) {
 				read, err = time.Time{}, nil
@@ -88,8 +92,9 @@ func (f *follower) store(ctx context.Context, waiting func()) error {
 	return nil
 }
 
-// changed returns when an entry of the directory was created or removed last, as the
-// address of a server is at its start and its end. It is zero if there is no directory.
+// changed returns when an entry of the directory was created or removed last. A server
+// creates the file with its address when it starts, and removes it when it ends. The time
+// is zero if there is no directory.
 func changed(dir string) time.Time {
 	info, err := os.Stat(dir)
 	if err != nil {

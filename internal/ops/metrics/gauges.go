@@ -48,8 +48,8 @@ type gauges struct {
 // budgetGauges are what a process knows of a budget that it shares.
 type budgetGauges struct{ members, share, rate, mode *prometheus.Desc }
 
-// newBudgetGauges returns the gauges of a budget, with more labels than those of the
-// first provider have.
+// newBudgetGauges returns the gauges of a budget. labels are added to the ones that the
+// gauges of the first provider's budget have.
 func newBudgetGauges(desc func(name, help string, labels ...string) *prometheus.Desc, labels ...string) budgetGauges {
 	return budgetGauges{
 		members: desc("llm_stage_budget_members", "Processes that share the budget (STAGE_BUDGET), this one included. This and the other gauges of the budget have the label provider for fallbacks only.", labels...),
@@ -98,7 +98,8 @@ func newGauges(build version.Build, snapshot func() status.Snapshot) *gauges {
 	}
 }
 
-// Describe implements [prometheus.Collector].
+// Describe implements [prometheus.Collector]. It leaves out the gauges of fallbacks'
+// budgets: a registry refuses one name with two sets of labels.
 func (g *gauges) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		g.throttled, g.inFlight, g.dispatchDelay, g.concurrency, g.window, g.bufferRows, g.bufferBytes, g.headOfLine,
@@ -152,7 +153,7 @@ func (g *gauges) Collect(metrics chan<- prometheus.Metric) {
 	for kind, n := range s.Holds.Counts() {
 		gauge(g.holds, float64(n), string(kind))
 	}
-	for i := range s.Budgets { // the first provider's have the labels that everyone knows, and no others
+	for i := range s.Budgets { // those of fallbacks alone have the label provider
 		if b := &s.Budgets[i]; i == 0 {
 			g.budget.collect(gauge, b)
 		} else {

@@ -1,4 +1,10 @@
-// Package metrics is the metrics of the process, for Prometheus and for OpenTelemetry.
+// Package metrics has the metrics of the process, for Prometheus and for OpenTelemetry.
+//
+// What happens is counted when it happens: a call, a result, an event, the end of a term
+// (metrics.go). What holds at the moment is read at each scrape from one [status.Snapshot]
+// (gauges.go, lane.go). series.go makes counting cheap, and label.go bounds the number of
+// series. operation.go has the metric that OpenTelemetry's conventions name, and
+// exporter.go sends all metrics to a collector.
 package metrics
 
 import (

@@ -41,8 +41,8 @@ func operationLabels() []string {
 // labelOf returns the label of Prometheus for an attribute.
 func labelOf(key attribute.Key) string { return strings.ReplaceAll(string(key), ".", "_") }
 
-// operationValues returns the values of the attributes of a call. For Prometheus, a label
-// with an empty value is the same as no label.
+// operationValues returns the values of the attributes of a call. One that the call lacks
+// is empty: for Prometheus, a label with an empty value is the same as no label.
 func operationValues(provider, model, target, failure string, embeds bool) []string {
 	address, port := tracing.Server(target)
 	return []string{tracing.Operation(embeds), tracing.GenAIProvider(provider), model, address, port, failure}

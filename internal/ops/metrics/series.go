@@ -46,8 +46,8 @@ func (m *Metrics) series(c *auditlog.Call, target, failure string) *callSeries {
 		for i, kind := range tokenTypes {
 			s.tokens[i] = sync.OnceValue(func() prometheus.Counter { return m.tokens.WithLabelValues(provider, model, kind) })
 		}
-		// Other keys are not kept, or a row that names its own model each time would make
-		// the number of series unbounded.
+		// Keys whose label became "other" are not kept: the cache would grow without bound if
+		// each row named a model of its own.
 		return s, provider == key.provider && model == key.model
 	})
 }
@@ -82,7 +82,7 @@ func (c *seriesCache[K, V]) get(key K, series func() (v V, keep bool)) V {
 	defer c.mu.Unlock()
 	more := map[K]V{key: v}
 	if known := c.known.Load(); known != nil {
-		maps.Copy(more, *known) // one that another goroutine has stored wins
+		maps.Copy(more, *known) // if two goroutines missed the key, the first one's series stays
 	}
 	c.known.Store(&more)
 	return more[key]

@@ -1,6 +1,6 @@
 // Package operator does what an operator asks of a stage: it finds the replicas that a
 // wish is about, sends them the order, and reports what became of it at each. The commands
-// and the buttons of the page are two ways to use it.
+// and the buttons of the page (page.go) are two ways to use it.
 package operator
 
 import (
@@ -50,9 +50,9 @@ func (w *Wish) check() error {
 }
 
 // Steer carries a wish to the replicas of a stage, and returns what became of it at each,
-// in the order of their run ids. It takes as long as they are looked for, 300 ms, and
-// until all have answered, at most [control.Patience] more. The error says that nothing
-// was done, or that the connection broke.
+// in the order of their run ids. It looks for replicas as long as [replicas.Ask] does, and
+// then waits until all that the wish is for have answered, at most [control.Patience]. The
+// error says that nothing was done, or that the connection broke.
 func Steer(ctx context.Context, nc *nats.Conn, stage string, w Wish) ([]Outcome, error) {
 	if err := w.check(); err != nil {
 		return nil, err

@@ -174,8 +174,8 @@ func (r *redriver) flush(ctx context.Context) error {
 }
 
 // begin stores the marks of rows before they are published, also of those that an earlier
-// redrive has begun, which may only be suspended. It returns the rows that are ours now.
-// The end of the input is read first: a redrive that takes over our marks publishes
+// redrive has begun: that one may be suspended, not dead. It returns the rows that are ours
+// now. The end of the input is read first: a redrive that takes over our marks publishes
 // behind it, and then our append, on condition of that end, is refused.
 func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redriveRow, err error) {
 	if err := r.readLast(ctx); err != nil {
@@ -213,8 +213,8 @@ func (r *redriver) begin(ctx context.Context, rows []*redriveRow) (ours []*redri
 
 // storeMarks stores the next mark of each row, all at once, with the value of its mark
 // under key. Rows whose value is 0 need none. A mark is stored on condition that the mark
-// before it is still the last. It returns the rows whose mark was stored; for the others,
-// another redrive was faster.
+// before it is still the last. It returns the rows that need no mark or whose mark was
+// stored. For the others, another redrive was faster.
 func (r *redriver) storeMarks(ctx context.Context, rows []*redriveRow, key string, value func(*redriveMark) uint64) (ours []*redriveRow, err error) {
 	acks := make([]jetstream.PubAckFuture, len(rows))
 	for i, row := range rows {

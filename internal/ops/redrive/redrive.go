@@ -1,4 +1,9 @@
 // Package redrive publishes the rows of failed results again, each once.
+//
+// It reads the results of each partition, and finds the row of a failed one in the input or
+// among the dead letters (redrive.go, letters.go). It publishes rows in groups. Marks in the
+// results stream say which results were redriven, so that neither a kill nor a second
+// redrive publishes a row twice (marks.go).
 package redrive
 
 import (
@@ -121,7 +126,7 @@ type redriver struct {
 
 	// These are read once, before the first result.
 	marks *redriveMarks
-	since uint64 // results before are of another input stream
+	since uint64 // results before this one are of another input stream
 
 	// The group holds the rows that are published next: rows without a finished mark, in
 	// stream order.
@@ -145,7 +150,7 @@ type redriveRow struct {
 	stateID string
 	msg     *nats.Msg    // the new row
 	copied  string       // its subject if the row is a result of another stage
-	begun   *redriveMark // of ours or of an earlier redrive, or nil
+	begun   *redriveMark // its first mark, ours or an earlier redrive's, or nil
 }
 
 // Run publishes the original rows of the failed results that are there now, each once,
@@ -229,7 +234,7 @@ func (r *redriver) run(ctx context.Context, progress io.Writer) error {
 }
 
 // countErased counts the failed results that were erased. Which reason they had is not
-// known, so with reasons given they are not asked for.
+// known, so none is counted where reasons are given.
 func (r *redriver) countErased(ctx context.Context) error {
 	if len(r.done.options.Reasons) > 0 || r.done.options.Only != nil {
 		return nil

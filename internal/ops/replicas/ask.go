@@ -45,8 +45,8 @@ type RowCall struct {
 
 // AskRow asks all replicas which calls of a row are in flight, and what the row waits for.
 // The audit has only calls that have ended. The calls come with the oldest first. It takes
-// [GatherFor], like [Ask]. It returns nothing if nobody can be asked, and replicas of an
-// earlier version do not answer.
+// as long as [Ask] does for a program that is no replica. It returns nothing if nobody can
+// be asked, and replicas of an earlier version do not answer.
 func AskRow(ctx context.Context, nc *nats.Conn, stage string, row uint64) (calls []RowCall, wait *hold.Hold) {
 	body, err := json.Marshal(question{Row: row})
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package replicas shows the whole stage. Each replica answers requests on a subject of
-// core NATS with a bounded summary of itself ([Answerer]). The program that asks gathers
-// the answers for 300 ms ([Ask]) and puts them together ([Merge]):
+// core NATS with a bounded summary of itself ([Answerer], answer.go). The program that asks
+// gathers the answers for 300 ms ([Ask], ask.go) and puts them together ([Merge], whole.go).
+// Who has fallen silent is known from earlier answers ([Memory]). text.go prints it.
 //
 //	own := replicas.Summarize(&report, partitions)
 //	whole := replicas.Merge(replicas.Ask(ctx, nc, "stage", &own), memory, time.Now())
