@@ -95,7 +95,7 @@ func (r *Report) leftOut() string {
 		{r.Before, "were redriven before"},
 		{r.Gone, "have no row in the input any more"},
 		{r.TooLarge, "had a row too large for a message"},
-		{r.Erased, "were erased, with their rows: publish a row anew if it must be answered"},
+		{r.Erased, "were erased, with their rows: publish a row again yourself if it must be answered"},
 		{r.Unsure, "may have been published again by a redrive that was interrupted, and the input deletes rows"},
 		{r.Upstream, "were errors when they came in: redrive the stage before this one"},
 	} {

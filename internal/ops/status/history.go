@@ -9,10 +9,10 @@ import (
 const SampleEvery = time.Second
 
 const (
-	samplesMax   = 2200            // kept after thinning; about twice the 1,640 that the young ones are at most leave room for the rest
+	samplesMax   = 2200            // kept after thinning: at most 1,640 of the last ten hours, which leaves 560 for older ones
 	thinEvery    = 60              // samples that are added between two thinnings
 	suspendAfter = 5 * time.Second // if a tick is later than this, the process was suspended
-	rateOver     = 30              // samples that the rows per second are an average of, and so the time left
+	rateOver     = 30              // samples over which the rows per second are averaged, from which the time left follows
 )
 
 // History keeps the samples of the whole run, for the charts of a page that is opened

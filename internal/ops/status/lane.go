@@ -23,7 +23,7 @@ const (
 	LaneCollecting LaneState = "collecting" // batch: the provider is done with it, and its answers are read
 	LaneSettling   LaneState = "settling"   // batch: its answers are read, and some rows are not in the journal yet
 	LaneGathering  LaneState = "gathering"  // rows: in a batch that is not full yet
-	LaneWaiting    LaneState = "waiting"    // rows: until one may be filled
+	LaneWaiting    LaneState = "waiting"    // rows: until a batch may be filled with them
 	LaneSubmitted  LaneState = "submitted"  // rows: in a batch, without an answer
 	LaneAnswered   LaneState = "answered"   // rows: on the way from the answer to the journal
 	LaneLive       LaneState = "live"       // rows: they have left their batch and are called live
