@@ -8,18 +8,18 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// groupWait bounds how long the first row of a group waits for others, so that rows that
-// come one at a time are called at once. A file has a full group ready within it.
+// groupWait bounds how long the first row of a group waits for others, so that a row that
+// comes alone is called at once. Reading a full group from a file takes less.
 const groupWait = 20 * time.Millisecond
 
 // errQuiet ends a group whose source has no further row at the moment.
 var errQuiet = errors.New("no row at the moment")
 
-// ahead reads a source in the background, one row ahead: a read of a pipe or a terminal
-// may wait for ever, and the rows before it must not.
+// ahead reads a source in the background, one row ahead. A read of a pipe or a terminal may
+// wait for ever, and the rows that came before must be published meanwhile.
 type ahead struct {
 	rows chan aheadRow
-	over chan struct{}
+	over chan struct{} // closed by stop
 }
 
 type aheadRow struct {

@@ -12,9 +12,9 @@ import (
 	"github.com/llm-stage/stage/internal/files/rowfile"
 )
 
-// ID returns what the rows of the source depend on, in hex: its content and, unless an
-// earlier version would have read the same rows, its layout. An earlier version read
-// quotes as a strict layout does. Empty where the content can be read only once.
+// ID returns a hash of what the rows of the source depend on, in hex, or "" if the source
+// can be read only once. It is Sum where an earlier version, which read quotes as a strict
+// layout does, would have read the same rows. Otherwise it depends on the layout, too.
 func (s *Source) ID() string {
 	layout := s.Layout.String()
 	if s.StrayQuotes && !s.Layout.Strict {
@@ -59,10 +59,10 @@ type firstColumns struct {
 	known   chan struct{}
 	columns rowfile.Columns
 	all     bool  // no row has others
-	err     error // there are too many
+	err     error // says that there are too many, or is nil
 	layout  rowfile.Layout
 	marked  bool // the text begins with the byte order mark of UTF-8
-	looked  bool // known is closed
+	looked  bool // known is closed; only the reader of the rows uses it
 }
 
 // look looks at a row, or at the end of the file.

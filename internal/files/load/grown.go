@@ -15,10 +15,10 @@ import (
 // hashStep is how many bytes are hashed between two looks at the context.
 const hashStep = 1 << 20
 
-// Extends reports whether the source is what one of that size in bytes and that sum has
-// grown to: the same bytes, and then whole rows. If it is not, why says so for people, or
-// is empty where there is nothing to say but that the content is another. The source must
-// be one that can be read twice.
+// Extends reports whether the source has grown from a content of size bytes with that sum:
+// it begins with the same bytes, and whole rows follow. If not, why is the reason for
+// people, or "" if the content is simply another one. The source must be one that can be
+// read twice.
 func (s *Source) Extends(ctx context.Context, size int64, sum string) (grown bool, why string, err error) {
 	switch {
 	case s.Bytes < size:
@@ -50,9 +50,9 @@ func (s *Source) Extends(ctx context.Context, size int64, sum string) (grown boo
 	return whole, why, err
 }
 
-// endsRow reports whether a row ends at an offset of the source: after the end of a line,
-// or before it. An earlier read to that offset has made sure that it is not between
-// quotes.
+// endsRow reports whether a row ends at an offset of the source, which is then right before
+// or after the end of a line. The offset is not between quotes: the earlier read, which
+// ended there, would have failed.
 func (s *Source) endsRow(offset int64) (bool, error) {
 	if offset == 0 {
 		return true, nil
@@ -63,7 +63,9 @@ func (s *Source) endsRow(offset int64) (bool, error) {
 		return false, err
 	}
 	before, after := around[:min(n, 1)], around[min(n, 1):n]
-	crlf := bytes.Equal(after, []byte("\r\n")) && !bytes.Equal(before, []byte("\r")) // of two returns the first was read as an end, and is none
+	// Of CR CR LF, the earlier read took the first CR for the end of its last line, and now
+	// that CR is text.
+	crlf := bytes.Equal(after, []byte("\r\n")) && !bytes.Equal(before, []byte("\r"))
 	return bytes.Equal(before, []byte("\n")) || bytes.HasPrefix(after, []byte("\n")) || crlf, nil
 }
 
@@ -77,8 +79,8 @@ func (s *Source) Grown() bool {
 	return err == nil && info.Size() > s.Bytes
 }
 
-// lineEnd returns where the line ends that goes on at an offset of a file, which is being
-// written; the offset if it does not go on there, or its end is not written yet.
+// lineEnd returns the offset after the line that an offset of a growing file is in. It
+// returns the given offset if a line begins there, or if the line has no end yet.
 func lineEnd(file *os.File, offset int64) (int64, error) {
 	if offset == 0 {
 		return 0, nil

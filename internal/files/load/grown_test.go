@@ -107,8 +107,8 @@ func slicesHasPrefix(rows, prefix []string) bool {
 	return len(rows) >= len(prefix) && strings.Join(rows[:len(prefix)], "|") == strings.Join(prefix, "|")
 }
 
-// Whatever is cut off at whatever place: if the rest is taken as growth, the rows of the first part are those of the
-// whole.
+// Whatever is cut off at whatever place: if the rest is taken as growth, the rows of the first
+// part are those of the whole.
 func TestGrowthChangesNoRow(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -1,4 +1,8 @@
 // Package load publishes the rows of a source to the input stream, each once.
+//
+// A [Source] is a file or standard input, its [FileRows] are messages (source.go), and a
+// [Loader] publishes them. How far a load is, is kept in the results stream (position.go),
+// so a load that was killed continues where it was. A file may have grown since (grown.go).
 package load
 
 import (
@@ -20,16 +24,15 @@ import (
 
 // Loader publishes the rows of one source to the input stream, in order and each once,
 // even if processes are killed and the stream has dropped rows since. A [loadRecord] in
-// the result stream holds how far it got, and so does the last of its rows while it is
-// still in the input. A group of rows is one atomic batch; on a stream without batches it
-// is one row.
+// the results stream says how far it got, and so does the last of its rows while that is
+// still in the input. The rows of a group are stored together or not at all. On a stream
+// that does not allow atomic publishing, a group is one row.
 //
-// Two loaders of one source publish the same row first, on condition that the input has
-// not changed since they looked. The condition is that the row's subject still ends with
-// the same row or, if the subject is empty, that the whole stream has not grown.
+// Two loaders of one source begin with the same row, and publish it on condition that the
+// input has not changed since they looked. The condition is that the row's subject still
+// ends with the same row or, if the subject is empty, that the whole stream has not grown.
 // Sequences are never reused, so one of the two is refused, even after a long suspension.
-// An empty subject would not do as the condition, because it is empty again when the
-// other loader's rows have come and gone:
+// That the subject is still empty would not do as the condition:
 //
 //  1. A and B see an empty subject. A is suspended.
 //  2. B publishes rows 1 to 500. The stage answers them, and the stream removes them.
@@ -44,7 +47,7 @@ type Loader struct {
 	batch     bool
 	group     int        // most rows of a group, and between two records
 	entrances []entrance // one for each partition
-	key       string     // field that chooses the partition of a row; empty means each in turn
+	key       string     // field that chooses the partition of a row, or "" for each in turn
 
 	position loadPosition
 	known    int64  // rows that the server has confirmed to this loader
@@ -54,7 +57,8 @@ type Loader struct {
 }
 
 const (
-	// groupRows and groupBytes bound a group of rows, and so what is published at once.
+	// groupRows and groupBytes bound a group. A group ends with the row that reaches one of
+	// them.
 	groupRows  = 500
 	groupBytes = 4 << 20
 	// retryWaitFirst is the wait before the first retry; it doubles up to RetryWaitMax.
@@ -70,20 +74,20 @@ type entrance struct {
 }
 
 var (
-	// errRivalLoad ends one of two loaders of one source: the other one has written the
-	// newest record, and goes on.
+	// errRivalLoad ends one of two loaders of one source. The other one has written the
+	// newest record, and continues.
 	errRivalLoad = errors.New("another load of the same source is running")
 	// errRowsLost ends a loader whose rows the server lost in a power cut. The next one
 	// finds out which they are.
 	errRowsLost = errors.New("the stream has lost rows that it had confirmed: load again")
 )
 
-// New finds out how far an earlier load of the same source got: loaded rows are stored.
-// The subjects that id makes below the input must belong to this source alone. The value
-// of a row's field key chooses its partition, so that rows of equal value keep their
-// order; rows without the field, and those that are no objects, stay together too. With
-// an empty key rows go to each partition in turn. The key must be the same at each load
-// of a source. Streams that do not fit are a [config.Error].
+// New finds out how far an earlier load of the same source got: its first loaded rows are
+// stored. The subjects that id makes below the input must belong to this source alone. The
+// value of a row's field key chooses its partition, so that rows of equal value keep their
+// order. All rows without the field, and all that are no objects, are in one partition,
+// too. With an empty key, rows go to each partition in turn. The key must be the same at
+// each load of a source. Streams that do not fit are a [config.Error].
 func New(ctx context.Context, nc *nats.Conn, cfg *config.Config, id, key string) (l *Loader, loaded int64, err error) {
 	js, err := streams.JetStream(nc)
 	if err != nil {
@@ -118,9 +122,14 @@ func (l *Loader) Subjects() string {
 }
 
 // look finds out how many rows are stored, and the sequence of the newest record. The
-// order of its reads matters: the record first, so that it never counts more than the
-// stream holds, unless that has lost its end; then the end of the stream; then the rows,
-// so that an append on condition of that end is refused if anything was published since.
+// order of its reads matters:
+//
+//  1. The newest record. It counts no row that came after the end that is read next, unless
+//     the stream has lost its end.
+//  2. The end of the stream.
+//  3. The rows. One that another loader publishes between 2 and 3 is found here, and look
+//     begins again. One that it publishes after 3 moves the ends of its subject and of the
+//     stream, so that the next append, on condition of one of them, is refused.
 func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err error) {
 	for {
 		m, err := l.position.newest(ctx)
@@ -144,7 +153,7 @@ func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err err
 		if err != nil {
 			return 0, 0, err
 		}
-		if seen > last { // a row was published meanwhile, so other rows that were not seen may have been, too
+		if seen > last { // a row was published meanwhile, and others may have been missed
 			continue
 		}
 		if l.last = last; loaded > l.known {
@@ -154,8 +163,8 @@ func (l *Loader) look(ctx context.Context) (loaded int64, newest uint64, err err
 	}
 }
 
-// rows returns how many rows are stored, the sequence of the last where it is known, and
-// the highest one found.
+// rows returns how many rows are stored, the sequence of the last, or 0 if it is unknown,
+// and the highest sequence of a row that was found.
 func (l *Loader) rows(ctx context.Context, record loadRecord, last uint64) (loaded int64, end, seen uint64, err error) {
 	furthest, end, all, err := l.lastRows(ctx)
 	if err != nil {
@@ -201,8 +210,8 @@ func (l *Loader) lastRows(ctx context.Context) (furthest int64, end uint64, all 
 	return furthest, end, all, nil
 }
 
-// isRow reports whether the message at a sequence of the input may be this source's row
-// n: it is, or it is gone.
+// isRow reports whether the message at a sequence of the input is this source's row n, or
+// is gone, and so may have been that row.
 func (l *Loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 	m, err := streams.MessageAt(ctx, l.nc, l.stream, seq)
 	if err != nil || m == nil {
@@ -213,7 +222,8 @@ func (l *Loader) isRow(ctx context.Context, seq uint64, n int64) (bool, error) {
 
 // countSince counts the rows that were stored after a record: those that are in the
 // input, and those that were taken from there and have their result. The input is read
-// first, since a row goes from there to the results.
+// first. In the other order, a row that is answered between the two reads, and then leaves
+// the input, would be in neither.
 func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, highest uint64, err error) {
 	rows := make(map[uint64]bool)
 	most := int(record.Until - record.Loaded)
@@ -244,8 +254,8 @@ func (l *Loader) countSince(ctx context.Context, record loadRecord) (n int64, hi
 
 // Run publishes what next returns until [io.EOF]. The first row that next returns is row
 // loaded+1 of the source. stored is called after each group with the number of rows of
-// the source that are stored. Run retries until ctx ends. A call of next that is under
-// way then ends by itself.
+// the source that are stored. Run retries until ctx ends. It does not wait for a call of
+// next that is under way then.
 func (l *Loader) Run(ctx context.Context, loaded int64, next func() (*nats.Msg, error), stored func(rows int64)) error {
 	rows := readAhead(next)
 	defer rows.stop()
@@ -281,7 +291,7 @@ func (l *Loader) entranceOf(body []byte, n int64) *entrance {
 	return &l.entrances[h.Sum32()%uint32(len(l.entrances))] //nolint:gosec // few
 }
 
-// gather takes the next group of rows.
+// gather takes the next group of rows, the first after row loaded.
 func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*nats.Msg, eof bool, err error) {
 	most, bytes := l.group, 0
 	if !l.batch {
@@ -315,8 +325,8 @@ func (l *Loader) gather(loaded int64, next func() (*nats.Msg, error)) (group []*
 	return group, false, nil
 }
 
-// record writes that the rows up to loaded are stored, and that those up to until may be
-// from now on.
+// record writes that the rows up to loaded are stored, and that this loader may store those
+// up to until.
 func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 	for range streams.Retry(ctx, retryWaitFirst, RetryWaitMax) {
 		err := l.position.write(ctx, loadRecord{Loaded: loaded, Until: until, End: l.end, Last: l.last})
@@ -337,11 +347,11 @@ func (l *Loader) record(ctx context.Context, loaded, until int64) error {
 // it for good. After a refusal or without an answer the next attempt is one row: it is
 // refused less often than a batch, and the condition of the next batch is built on it.
 //
-// Of two loaders, the one with the newest record goes on, even if the other has more rows
-// on the way: the other stores no more than it has recorded, and ends. So more rows may
-// be stored than the group has: this loader took 216 rows, while the other stored the 500
-// that it had recorded. Rows 217 to 500 are skipped then. If this loader ended, too,
-// nobody would go on.
+// Of two loaders, the one with the newest record continues. The other one ends, but it may
+// still store the rows that it has recorded. So more rows may be stored than this group
+// has. For example, this loader has a group of 216 rows, and the other one stores the 500
+// that it has recorded. Rows 217 to 500 of the source are skipped then. If this loader
+// ended, too, no loader would be left.
 func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (int64, error) {
 	if !l.position.admits(loaded + int64(len(group))) {
 		if err := l.record(ctx, loaded, loaded+int64(l.group)); err != nil {
@@ -359,8 +369,8 @@ func (l *Loader) store(ctx context.Context, group []*nats.Msg, loaded int64) (in
 		if ctx.Err() != nil {
 			return loaded, context.Cause(ctx)
 		}
-		// No answer may mean that it is stored; a refusal, that others were faster or
-		// that rows are gone: look at the streams.
+		// Without an answer, the rows may be stored. After a refusal, another loader may have
+		// stored them, or rows may be gone. The streams show which.
 		now, newest, lookErr := l.look(ctx)
 		switch {
 		case errors.Is(lookErr, errRowsLost):
@@ -399,7 +409,7 @@ func (l *Loader) publish(ctx context.Context, rows []*nats.Msg, loaded int64) er
 	if err != nil {
 		return err
 	}
-	for i, m := range rows { // nothing comes between the messages of a batch
+	for i, m := range rows { // the messages of a group have consecutive sequences
 		l.entranceOf(m.Data, loaded+1+int64(i)).end = seq - uint64(len(rows)-1-i)
 	}
 	l.known, l.end, l.last = loaded+int64(len(rows)), seq, seq
@@ -416,8 +426,7 @@ func Pause(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// Refused reports whether the server, or the client library for it, does not take a
-// message, and would not take it later.
+// Refused reports whether the server, or its client library, refuses a message for good.
 func Refused(err error) bool {
 	return streams.RefusedForGood(err) || streams.TooLarge(err) ||
 		errors.Is(err, nats.ErrBadHeaderMsg) || errors.Is(err, nats.ErrBadSubject)

@@ -16,7 +16,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// customers returns rows of seven customers, n in all; the load is cut off after row cut, if that is not 0.
+// customers returns rows of seven customers, n in all; the load is cut off after row cut, if that
+// is not 0.
 func customers(n, skip, cut int) func() (*nats.Msg, error) {
 	i := skip
 	return func() (*nats.Msg, error) {
@@ -32,7 +33,8 @@ func customers(n, skip, cut int) func() (*nats.Msg, error) {
 
 var errCut = errors.New("cut off")
 
-// TestLoadSpreadsRowsOverPartitionsEachOnce loads a file that is cut off twice, into streams of several shapes.
+// TestLoadSpreadsRowsOverPartitionsEachOnce loads a file that is cut off twice, into streams of
+// several shapes.
 func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 	const rows, partitions = 500, 5
 	transform := &jetstream.SubjectTransformConfig{Source: "rows.*", Destination: "rows.{{partition(5,1)}}.{{wildcard(1)}}"}
@@ -75,7 +77,8 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 	}
 }
 
-// checkLanes checks that each row is in one partition, in order there, and the rows of a customer all in one.
+// checkLanes checks that each row is in one partition, in order there, and the rows of a customer
+// all in one.
 func checkLanes(t *testing.T, b *stagetest.Bench, byCustomer bool, rows, partitions int) {
 	t.Helper()
 	home := make(map[string]int)
@@ -127,8 +130,8 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 	}
 }
 
-// Of two loaders the one that wrote the newest record goes on, even if what the other had on its way were more rows than
-// it was about to store itself; and the other ends.
+// Of two loaders the one that wrote the newest record goes on, even if what the other had on its
+// way were more rows than it was about to store itself; and the other ends.
 func TestOneOfTwoLoadsGoesOn(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Drop("ROWS")

@@ -21,8 +21,8 @@ import (
 // and the results.
 type loadRecord struct {
 	Owner string `json:"owner"` // the loader, unique
-	// Loaded rows are stored, the last of them at End (0 if unknown). Rows up to Until may
-	// be, after sequence Last of the input.
+	// The first Loaded rows are stored, the last of them at End of the input, or 0 if that
+	// is unknown. The rows after them, up to Until, may be stored after sequence Last.
 	Loaded int64  `json:"loaded"`
 	Until  int64  `json:"until"`
 	End    uint64 `json:"end"`
@@ -33,11 +33,14 @@ type loadRecord struct {
 	seq uint64 // of the record in the results stream
 }
 
-// loadPosition keeps the records of one source on its own subject in the result stream,
-// which drops nothing, however long rows have been gone from the input. As with the marks
-// of a redrive, the stage's own appends do not depend on the subject. Each record is
-// appended on condition that the one before it is the last, so that one of two loaders
-// wins.
+// loadPosition keeps the records of one source on a subject of their own in the results
+// stream, which still has them when the rows are gone from the input. The stage's appends
+// there do not depend on that subject. A loader appends a record on condition that no
+// other was added since it looked, so one of two loaders is refused:
+//
+//  1. A and B read record 5 and both find 300 rows stored.
+//  2. A appends record 6, for rows 301 to 800, and publishes them.
+//  3. B's record is refused, and B ends before it publishes the same rows.
 type loadPosition struct {
 	nc            *nats.Conn
 	input, stream string // streams of rows, and of results
@@ -46,7 +49,7 @@ type loadPosition struct {
 	created       time.Time
 	owner         string
 	seq           uint64     // of the newest record when this loader began, or wrote
-	record        loadRecord // the last valid one
+	record        loadRecord // the last valid one, or zero
 }
 
 // newLoadPosition returns the position of the source that publishes on a subject of the
@@ -77,7 +80,7 @@ func (p *loadPosition) ended(n int64) bool {
 	return p.record.seq == p.seq && p.record.Loaded == n && p.record.Until == n
 }
 
-// newest returns the last record; one with sequence 0 where there is none.
+// newest returns the last record, with sequence 0 if there is none.
 func (p *loadPosition) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	m, err := streams.LastMessage(ctx, p.nc, p.stream, p.subject)
 	if err == nil && m == nil {
@@ -86,9 +89,10 @@ func (p *loadPosition) newest(ctx context.Context) (*jetstream.RawStreamMsg, err
 	return m, err
 }
 
-// valid returns the newest record that is true of the input as it is. A power cut can
-// take the end of the input and leave the records: one that counts more than the input
-// ever had is not valid, and an earlier one is used.
+// valid returns the newest record that is true of the input as it is, or a zero one. A
+// power cut can take the end of the input and leave the records. For example, the input
+// ends at sequence 700, and the newest record says that row 900 is at 900. Then an earlier
+// record is used.
 func (p *loadPosition) valid(ctx context.Context, newest *jetstream.RawStreamMsg, input *jetstream.StreamInfo, isRow func(context.Context, uint64, int64) (bool, error)) (loadRecord, error) {
 	p.created, p.record = input.Created, loadRecord{}
 	check := func(m *jetstream.RawStreamMsg) (ok bool, err error) {
@@ -155,12 +159,12 @@ func (p *loadPosition) write(ctx context.Context, r loadRecord) error {
 	if stored, readErr := p.decode(m); readErr != nil || stored.Owner != p.owner {
 		return errRivalLoad
 	}
-	p.seq = m.Sequence // an attempt without an answer was stored
+	p.seq = m.Sequence // of an earlier attempt, which had no answer and is stored
 	return p.write(ctx, r)
 }
 
-// results calls row for each result stored after the record whose row came after the
-// record's end of the input, until row returns false.
+// results calls row for each result that was stored after the record, if its row came into
+// the input after the record, too. It ends when row returns false.
 func (p *loadPosition) results(ctx context.Context, r loadRecord, row func(subject string, seq uint64) (more bool)) error {
 	for from := r.seq + 1; ; {
 		m, err := streams.NextMessage(ctx, p.nc, p.stream, p.resultFilter, from)

@@ -17,7 +17,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// loadBench has an input that drops rows in one way or another, and what takes them in place of a stage.
+// loadBench has an input that drops rows in one way or another, and what takes them in place of a
+// stage.
 type loadBench struct {
 	*stagetest.Bench
 	rows       int64
@@ -72,8 +73,8 @@ func (b *loadBench) source(loaded int64) func() (*nats.Msg, error) {
 	return customers(int(b.rows), int(loaded), 0)
 }
 
-// drive takes single steps of a load, as run would: a record, or an append. It returns how far the load came, and how
-// many of the steps were left when it had ended.
+// drive takes single steps of a load, as run would: a record, or an append. It returns how far
+// the load came, and how many of the steps were left when it had ended.
 func (b *loadBench) drive(l *Loader, loaded int64, steps int) (int64, int) {
 	b.T.Helper()
 	next := b.source(loaded)
@@ -112,8 +113,8 @@ func (b *loadBench) finish() int64 {
 	return loaded
 }
 
-// answer stores the result of each row that is there, and acks it: the last row first, as a stage may that is not in
-// stream order.
+// answer stores the result of each row that is there, and acks it: the last row first, as a stage
+// may that is not in stream order.
 func (b *loadBench) answer() {
 	b.T.Helper()
 	var rows []jetstream.Msg
@@ -153,8 +154,9 @@ func (b *loadBench) check() {
 	}
 }
 
-// eachCut runs a test for each kind of input and each step after which a load may end. A short run takes each fourth step,
-// and one number of partitions for each kind of input with batches, the other one without.
+// eachCut runs a test for each kind of input and each step after which a load may end. A short
+// run takes each fourth step, and one number of partitions for each kind of input with batches,
+// the other one without.
 func eachCut(t *testing.T, test func(b *loadBench, l *Loader, loaded int64, forget func())) {
 	t.Helper()
 	for i, kind := range inputKinds {
@@ -193,8 +195,8 @@ func eachCut(t *testing.T, test func(b *loadBench, l *Loader, loaded int64, forg
 	}
 }
 
-// A load may be killed after any step, and rows may be gone from the input before it goes on: none is lost, none is
-// loaded twice.
+// A load may be killed after any step, and rows may be gone from the input before it goes on:
+// none is lost, none is loaded twice.
 func TestAKilledLoadContinuesWhateverTheInputHasDropped(t *testing.T) {
 	eachCut(t, func(b *loadBench, _ *Loader, _ int64, forget func()) {
 		forget()
@@ -206,7 +208,8 @@ func TestAKilledLoadContinuesWhateverTheInputHasDropped(t *testing.T) {
 	})
 }
 
-// A load may sleep after any step while another loads the source to its end and the input forgets all of it.
+// A load may sleep after any step while another loads the source to its end and the input forgets
+// all of it.
 func TestALoadThatSleepsIsFencedByAnother(t *testing.T) {
 	eachCut(t, func(b *loadBench, l *Loader, loaded int64, forget func()) {
 		forget()

@@ -39,15 +39,16 @@ type Source struct {
 	Name   string // - is standard input
 	File   io.ReadCloser
 	Layout rowfile.Layout
-	Sum    string // SHA-256 of the content in hex; empty where it can be read only once
-	Bytes  int64  // length of the content behind Sum; a part that is added later is not read
-	Rows   int64  // -1: unknown, as it can be read only once
+	Sum    string // SHA-256 of the content in hex, or "" if it can be read only once
+	Bytes  int64  // length of the content that Sum is of; what is added later is not read
+	Rows   int64  // -1 if it can be read only once
 
-	Compressed  bool // by gzip; false where it is not known
-	Marked      bool // with the byte order mark of UTF-8; false where it is not known
-	StrayQuotes bool // a record of CSV has a quote where RFC 4180 allows none; false if that is not known
+	// These are false for a source that can be read only once, which nobody has read yet.
+	Compressed  bool // by gzip
+	Marked      bool // with the byte order mark of UTF-8
+	StrayQuotes bool // a record of CSV has a quote where RFC 4180 allows none
 
-	file   *os.File // nil means that it can be read only once
+	file   *os.File // nil if it can be read only once
 	unsaid bool     // neither a flag nor the name says what the format is
 }
 
@@ -110,9 +111,9 @@ func OpenSource(ctx context.Context, stdin io.Reader, name string, spec rowfile.
 	return s, nil
 }
 
-// Spool makes an input that can be read only once one that can be read twice: it copies it
-// to its end into a temporary file, counts its rows and hashes its content. For others it
-// does nothing. An input that cannot be used is a [config.Error].
+// Spool copies an input that can be read only once, to its end, into a temporary file, and
+// counts and hashes that. After that the source can be read twice. For a file Spool does
+// nothing. An input that cannot be used is a [config.Error].
 func (s *Source) Spool(ctx context.Context) error {
 	if s.file != nil {
 		return nil
@@ -130,19 +131,19 @@ func (s *Source) Spool(ctx context.Context) error {
 	return s.count(ctx, s.Layout, size)
 }
 
-// spooled is an input and its copy, which goes when it is closed.
+// spooled is the copy of an input.
 type spooled struct {
 	*os.File
 	once io.Closer
 }
 
-// Close closes both and removes the copy.
+// Close closes the input and the copy, and removes the copy.
 func (s spooled) Close() error {
 	return errors.Join(s.once.Close(), s.File.Close(), os.Remove(s.Name()))
 }
 
-// countLines is count up to the end of a line: if the last one was only half there, and
-// has its end by now, up to that.
+// countLines is count, but it also reads the rest of a last line that was only half written
+// when size was found, if that line has its end by now.
 func (s *Source) countLines(ctx context.Context, layout rowfile.Layout, size int64) error {
 	err := s.count(ctx, layout, size)
 	if ctx.Err() != nil || err == nil && (s.Compressed || s.Layout.Format == rowfile.FormatJSON) {
@@ -161,7 +162,7 @@ func (s *Source) count(ctx context.Context, layout rowfile.Layout, size int64) e
 	for s.Rows = 0; ; s.Rows++ {
 		row, err := rows.Next()
 		switch {
-		case err == nil && row.Fault != nil && row.Fault.Twice: // nothing is paid yet
+		case err == nil && row.Fault != nil && row.Fault.Twice: // while nothing is paid yet
 			return config.Invalid(fmt.Errorf("%s: %w", rowfile.InputName(s.Name), row.Fault))
 		case errors.Is(err, io.EOF):
 			s.Layout, s.Sum, s.Bytes = rows.Layout(), hex.EncodeToString(sum.Sum(nil)), read.n
@@ -214,14 +215,14 @@ func openFile(ctx context.Context, name string) (*os.File, error) {
 // FileRows makes messages of the rows of a file. Not safe for concurrent use, except for
 // FirstColumns.
 type FileRows struct {
-	Strict bool // a row that no message can hold is an error
-	Raise  bool // the limit of messages is a setting of the user's own server
+	Strict bool // Read returns an error for a row that no message can hold
+	Raise  bool // that error says to raise the limit of the user's own server
 
 	name   string // of the input, for messages
 	rows   *rowfile.Reader
 	limit  int          // largest row that a message holds, in bytes
-	log    *slog.Logger // bad rows are logged
-	unsaid bool         // the format is recognised, which is logged
+	log    *slog.Logger // for bad rows, and for how the file is read
+	unsaid bool         // see [Source]; false once the recognised format is logged
 	first  firstColumns
 }
 
@@ -238,13 +239,12 @@ func (s *Source) Reader(log *slog.Logger, limit int) *FileRows {
 // rows.
 var ErrAnotherInput = errors.New("it is another input")
 
-// Skip skips the rows that an earlier run has loaded. Fewer rows than those are
-// [ErrAnotherInput].
+// Skip skips the rows that an earlier run has loaded. It returns [ErrAnotherInput] if there
+// are fewer.
 func (f *FileRows) Skip(loaded int64) error { return f.SkipSame(loaded, nil) }
 
-// SkipSame is Skip for rows without a known hash: it compares each with the next row that
-// stored returns; a nil row means that there is none to compare with. Other rows are
-// [ErrAnotherInput].
+// SkipSame is Skip for rows without a known hash. It compares each row with the next one
+// that stored returns, unless that is nil, and returns [ErrAnotherInput] if they differ.
 func (f *FileRows) SkipSame(loaded int64, stored func() ([]byte, error)) error {
 	for i := range loaded {
 		row, err := f.next()
@@ -268,8 +268,8 @@ func (f *FileRows) SkipSame(loaded int64, stored func() ([]byte, error)) error {
 	return nil
 }
 
-// isSame reports whether a row is stored with that body. The stored body of a bad row
-// ends with the row's beginning.
+// isSame reports whether body is what was stored for a row. For a bad row, that ends with
+// the row's beginning.
 func isSame(row rowfile.Row, body []byte) bool {
 	if row.Fault != nil {
 		return bytes.HasSuffix(body, row.Fault.Head)
@@ -287,7 +287,7 @@ func (f *FileRows) next() (rowfile.Row, error) {
 	return row, err
 }
 
-// describe logs what a user should know of how the file is read.
+// describe logs a format that was recognised, and warns of a delimiter that seems wrong.
 func (f *FileRows) describe() {
 	layout := f.rows.Layout()
 	if f.unsaid && layout.Format != rowfile.FormatJSONL && layout.Format != "" {
@@ -329,7 +329,7 @@ func (f *FileRows) Read() (*nats.Msg, error) {
 }
 
 // Message makes the message of a row. limit is the largest row that a message holds, in
-// bytes. A bad row is replaced by its beginning and the reason.
+// bytes. A bad row is replaced by its beginning, and headers say why.
 func Message(row rowfile.Row, limit int) *nats.Msg {
 	m := &nats.Msg{Data: row.Body}
 	switch {
@@ -349,8 +349,8 @@ func Message(row rowfile.Row, limit int) *nats.Msg {
 
 // Rows are the rows of a job, always the same in the same order.
 type Rows interface {
-	// Skip skips the first rows, which the stream holds already. It is called once,
-	// before Read.
+	// Skip skips the first loaded rows, which are in the stream. It is called once, before
+	// Read.
 	Skip(loaded int64) error
 	// Read returns the next row, or io.EOF after the last.
 	Read() (*nats.Msg, error)

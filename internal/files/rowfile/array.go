@@ -17,8 +17,8 @@ const (
 	arrayAfter             // after the end
 )
 
-// nextElement returns the next row of a JSON array. Only its end is looked for here:
-// whether it is a JSON object is for the stage to say.
+// nextElement returns the next row of a JSON array. It only looks for the end of the
+// element. The stage finds out whether that is a JSON object.
 func (r *Reader) nextElement() (Row, error) {
 	for {
 		b, err := r.nextText()

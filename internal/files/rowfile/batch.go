@@ -13,8 +13,8 @@ import (
 // batchIDs are the names of the requests that a batch file has had so far. OpenAI refuses a
 // file in which two requests have one name, since their answers could not be told apart.
 //
-// Of the names 16 bytes of a hash are kept. So a file of 100,000 requests takes about 4 MB,
-// and that is where the names end: OpenAI takes files of half as many.
+// Each name is kept as 16 bytes of a hash, with the line that has it. Only the first
+// [batchIDsMax] names are compared, in about 4 MB: OpenAI takes files of half as many.
 type batchIDs map[[16]byte]int64
 
 // batchIDsMax bounds the names that are compared.
@@ -23,7 +23,7 @@ const batchIDsMax = 100_000
 // check returns what is wrong with a request's name, and whether another request has it.
 func (s batchIDs) check(line int64, request []byte) (problem string, twice bool) {
 	if !jsonbytes.Valid(request) {
-		return "", false // it is no row, which says more
+		return "", false // the stage reports that it is not JSON
 	}
 	id := jsonbytes.Find(request, "custom_id")
 	if len(id) < 3 || id[0] != '"' {
@@ -41,8 +41,9 @@ func (s batchIDs) check(line int64, request []byte) (problem string, twice bool)
 	return "", false
 }
 
-// checkBatch returns the row in place of a request without a name of its own, or the row
-// itself. The beginning that is kept of the request has its name in front.
+// checkBatch returns a row with a Fault in place of a request without a name of its own, or
+// the row itself. The beginning that the Fault keeps has the name first, however long the
+// request is, so that [BatchID] finds it in the error result.
 func (r *Reader) checkBatch(row Row) Row {
 	if r.ids == nil {
 		r.ids = make(batchIDs)

@@ -22,8 +22,8 @@ type Columns struct {
 	bytes int
 }
 
-// Add adds the members of a row, and reports whether it is a JSON object: another body
-// has none. The error says that there are more than a table can have.
+// Add adds the members of a row, and reports whether it is a JSON object. Any other body
+// has no members. The error says that there are more than a table can have.
 func (c *Columns) Add(body []byte) (isObject bool, err error) {
 	if _, err := jsonbytes.ReadObject(nil, body); err != nil {
 		return false, nil

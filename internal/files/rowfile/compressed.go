@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// archives are what else a file may begin with instead of text.
+// archives are the beginnings of files that are no text, each with what to do about it.
+// They are looked for in the text after gzip, which is read as it is.
 var archives = []struct{ magic, problem string }{
-	{"\x1f\x8b", "the input is compressed twice: decompress it first, as gunzip -c does"}, // once is read as it is
+	{"\x1f\x8b", "the input is compressed twice: decompress it first, as gunzip -c does"},
 	{"\x28\xb5\x2f", "the input is compressed by zstd: decompress it first, as zstd -dc does"},
 	{"\xfd\x37\x7a", "the input is compressed by xz: decompress it first, as xz -dc does"},
 	{"BZh91AY", "the input is compressed by bzip2: decompress it first, as bzip2 -dc does"},
@@ -26,14 +27,14 @@ const gzipMagic = "\x1f\x8b"
 // errCutOff ends a compressed file that ends too early.
 var errCutOff = errors.New("the compressed input ends too early: it was cut off")
 
-// inflater reads a file that may be compressed by gzip: its first bytes tell. Members
-// that follow each other are one text, and zeros after the last one are padding, as of a
-// block of a tape. It reads no more than it must, so that the rows of a pipe come as they
-// are written, and holds one window of the text, however much that is.
+// inflater reads a file that may be compressed by gzip, as its first bytes show. Members
+// that follow each other are one text, and zeros after the last one are padding, as on a
+// tape. It reads no more than it must, so that the rows of a pipe come as they are written,
+// and holds one window of the text, however long the text is.
 type inflater struct {
 	file *bufio.Reader
 	zip  *gzip.Reader
-	text io.Reader // nil: the first bytes were not looked at
+	text io.Reader // nil before the first bytes are looked at
 }
 
 // Read reads decompressed text.
@@ -86,7 +87,7 @@ func (z *inflater) nextMember() error {
 	return nil
 }
 
-// begin looks at the first bytes.
+// begin finds out by the first bytes whether the file is compressed.
 func (z *inflater) begin() error {
 	magic, err := z.file.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {

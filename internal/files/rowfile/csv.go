@@ -29,8 +29,8 @@ type csvRecord struct {
 	strict    bool // wrong quotes are a problem
 
 	state    csvState
-	carriage bool // a CR was read that may belong to the end of the line
-	bareCR   bool // a CR outside of quotes does not: it is text
+	carriage bool // the last byte was a CR, which may belong to the end of the line
+	bareCR   bool // a CR outside of quotes was not followed by LF, and so is text
 
 	line     int64  // where it begins
 	quote    int64  // line of the last opening quote
@@ -40,7 +40,7 @@ type csvRecord struct {
 	ends     []int  // end of each field in data
 	overflow bool   // the record is larger than bytesMax, and was cut
 	stray    bool   // it has a quote where RFC 4180 allows none
-	problem  string // what breaks the rules of CSV, "" if nothing does
+	problem  string // how it breaks the rules of CSV, or ""
 }
 
 // nextCSV returns the next record as a JSON object. A record with another number of
@@ -122,8 +122,8 @@ func (r *Reader) readHeader() error {
 	return nil
 }
 
-// check describes the problem of a record that should have that many columns; it returns
-// empty if there is none.
+// check describes the problem of a record that should have that many columns, or returns
+// "".
 func (rec *csvRecord) check(columns int) string {
 	if rec.problem != "" {
 		return rec.problem
@@ -283,8 +283,8 @@ func (rec *csvRecord) put(text []byte) {
 	rec.data = append(rec.data, text...)
 }
 
-// endField ends the field. Each counts against the bound too, as it also takes a few
-// bytes of its own.
+// endField ends the field. It counts as one byte against the bound: a record of empty
+// fields needs memory, too.
 func (rec *csvRecord) endField() {
 	if rec.state == csvSkip {
 		return

@@ -19,7 +19,8 @@ const encodingSample = 4 << 10
 // of a line feed, such as 上 (4E 0A), passes as a first line of one letter.
 func (r *Reader) foreignEncoding(start []byte) string {
 	marked := bytes.HasPrefix(start, []byte("\xff\xfe")) || bytes.HasPrefix(start, []byte("\xfe\xff"))
-	wide := len(start) == 3 && start[2] <= 3 // UTF-32LE with an emoji first has its NUL behind them
+	// An emoji such as A9 F4 01 00, in UTF-32LE, has its NUL only after these three bytes.
+	wide := len(start) == 3 && start[2] <= 3
 	if !marked && !wide && bytes.IndexByte(start, 0) < 0 && r.firstLineIsUTF8() {
 		return ""
 	}
@@ -102,10 +103,12 @@ func looksUTF32(text []byte, highest, next int) bool {
 // each character at one index of two, and the high byte at the other. A NUL alone says
 // little, since tables exported from a database have single ones:
 //
-//   - The end of a line is a character of its own, 0A 00, in UTF-16. Where the sample has no line feed, the first
-//     character is one of ASCII, such as a bracket or the first letter of a name.
-//   - Two letters or digits of ASCII side by side are one Chinese character in UTF-16. Such texts are not valid in UTF-8
-//     as a rule, so a valid one with such a pair is UTF-8.
+//   - In UTF-16, the end of a line is a character of its own, 0A 00. If the sample has no
+//     line feed, the first character must be one of ASCII, such as a bracket or the first
+//     letter of a name.
+//   - In UTF-16, two letters or digits of ASCII side by side would be one Chinese character.
+//     A text of such characters is hardly ever valid in UTF-8. So a valid text with such a
+//     pair is UTF-8.
 func looksUTF16(text []byte, low, high int) bool {
 	lineEnds := 0
 	valid := validStart(text)

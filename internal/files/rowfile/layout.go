@@ -14,8 +14,8 @@ type Format string
 // Formats of files. A JSONL file has one JSON object a line. A CSV file is as in RFC 4180
 // with a header line, but with any delimiter. A JSON file is one array of objects. A file of
 // OpenAI's Batch API is JSONL, too: each line is a request with a name, which no other line
-// has. The zero value is recognised by the first lines, but for a batch file, which is only
-// one if a flag says so.
+// has. With the zero value the first lines decide. A batch file looks like any JSONL, so
+// only a flag says that it is one.
 const (
 	FormatJSONL Format = "jsonl"
 	FormatCSV   Format = "csv"
@@ -29,18 +29,20 @@ const formatTSV = "tsv"
 // Spec is what a user says about the format of a file. The zero value leaves it to the
 // file's name and first lines.
 type Spec struct {
-	Format    string // jsonl, csv, tsv, json or openai-batch; if it is empty, the file's name decides, or else its first lines
-	Delimiter string // the separator of the columns of CSV, one character, or tab; empty means the format's own
+	// Format is jsonl, csv, tsv, json or openai-batch. If it is empty, the file's name
+	// decides; then, whether an option of CSV is set; then the first lines.
+	Format    string
+	Delimiter string // between the columns of CSV: one character, or tab; "" is the format's own
 	CSVTypes  string // string or auto, or "" for string
-	CSVStrict bool   // a quote within a value of CSV that does not begin with one makes a bad row
+	CSVStrict bool   // see [Layout.Strict]
 }
 
 // Layout is how rows lie in a file.
 type Layout struct {
-	Format    Format // "": recognised by the first lines
+	Format    Format // "" if the first lines decide
 	Delimiter byte   // between the columns of CSV; 0 means a comma
-	Typed     bool   // the values of CSV have the types that they look like; else they are strings
-	Strict    bool   // a quote where RFC 4180 allows none makes a bad row; else it is text
+	Typed     bool   // values of CSV have the types that they look like, or else are strings
+	Strict    bool   // a quote where RFC 4180 allows none makes a bad row, or else is text
 }
 
 // Layout returns the layout of the file of that name; "-" is standard input. The error
@@ -114,8 +116,8 @@ func formatOf(name string) string {
 	return ""
 }
 
-// IsJSON reports whether by a flag or its name a file is JSONL or JSON, so that a
-// delimiter says nothing about it.
+// IsJSON reports whether a file is JSONL or JSON by a flag or its name, and so has no
+// delimiter.
 func (s Spec) IsJSON(name string) bool {
 	switch Format(cmp.Or(s.Format, formatOf(name))) {
 	case FormatJSONL, FormatJSON, FormatBatch:
@@ -148,7 +150,8 @@ func (l Layout) DelimiterName() string {
 }
 
 // String describes the layout. Two layouts have different descriptions if one file could
-// have different rows by them.
+// have different rows by them, but for Strict: whether that matters depends on the file,
+// see [Reader.StrayQuotes].
 func (l Layout) String() string {
 	text := string(l.Format)
 	if l.Format != FormatCSV {

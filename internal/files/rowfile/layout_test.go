@@ -146,7 +146,8 @@ func TestARowIsReadBeforeTheNextIsWritten(t *testing.T) {
 	}
 }
 
-// lines is a pipe to which one line is written at a time. A read of one that is not admitted would block.
+// lines is a pipe to which one line is written at a time. A read of one that is not admitted
+// would block.
 type lines struct {
 	t        *testing.T
 	rest     []string
@@ -293,8 +294,8 @@ func FuzzJSONArrayRows(f *testing.F) {
 	})
 }
 
-// FuzzAnyRows reads text of any layout, compressed or not: it must end, hold little, and give the same rows however the
-// text comes in.
+// FuzzAnyRows reads text of any layout, compressed or not: it must end, hold little, and give the
+// same rows however the text comes in.
 func FuzzAnyRows(f *testing.F) {
 	f.Add("id;text\n1;\"a\nb\"\n", false, byte(';'), true)
 	f.Add("[{\"a\":1}]", true, byte(0), false)

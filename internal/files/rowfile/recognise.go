@@ -13,7 +13,8 @@ import (
 	"github.com/llm-stage/stage/internal/jsonbytes"
 )
 
-// FormatError ends a file whose format is neither said nor recognised.
+// FormatError ends a file whose format is neither given nor recognised, or whose first
+// byte contradicts it.
 type FormatError struct {
 	Problem string // with the flag to give
 }
@@ -27,8 +28,7 @@ var (
 	errSpread = &FormatError{Problem: "the first object does not end on its line: write one object a line, as jq -c does, or an array of objects"}
 )
 
-// recordBufferBytes is the size of reads from the text that is to be recognised, which is
-// in memory.
+// recordBufferBytes is the size of reads from a text that is in memory, to recognise it.
 const recordBufferBytes = 4 << 10
 
 // whiteSpace is the white space of JSON.
@@ -55,9 +55,9 @@ func (r *Reader) recognise() error {
 	}
 }
 
-// decide returns the layout that the beginning of a file has; without a format: more of
-// it is needed. ended means that nothing follows. A file named .json may have
-// an object on each line instead of an array.
+// decide returns the layout of a file that begins with text. The layout has no format if
+// more of the file is needed. ended says that there is no more, or that text is as long as
+// it may be. A file named .json may have an object on each line instead of an array.
 func (l Layout) decide(text []byte, ended bool) (Layout, error) {
 	called := l.Format
 	l.Format = ""
@@ -83,8 +83,11 @@ func (l Layout) decide(text []byte, ended bool) (Layout, error) {
 	return l, nil
 }
 
-// decideText is decide for a file that begins with neither an object nor an array: CSV,
-// or JSONL whose first row is bad.
+// decideText is decide for a file that begins with neither an object nor an array. It is
+// CSV if the first line sets a delimiter, or if its first two records have the same number
+// of columns, two at least, and those of the first look like names. It is JSONL whose first
+// row is bad if the first line is JSON, there is no second one, or a later one begins as
+// JSON does.
 func (l Layout) decideText(text []byte, ended bool) (Layout, error) {
 	first, rest, _ := bytes.Cut(text, []byte("\n"))
 	second, _, whole := bytes.Cut(bytes.TrimLeft(rest, whiteSpace), []byte("\n"))
@@ -163,7 +166,8 @@ func areNames(fields []string) bool {
 	return true
 }
 
-// isSpread reports whether a line is the first of an object that has more.
+// isSpread reports whether a line is the first of an object that has more lines: it ends
+// in {, [, a comma or a colon, and is not JSON by itself.
 func isSpread(line []byte) bool {
 	line = bytes.TrimSpace(line)
 	return len(line) > 0 && bytes.IndexByte([]byte("{[,:"), line[len(line)-1]) >= 0 && !jsonbytes.Valid(line)

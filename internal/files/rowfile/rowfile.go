@@ -1,5 +1,10 @@
-// Package rowfile reads the rows of JSONL, CSV and JSON files, bounded in memory, and
-// reports each bad row by its line.
+// Package rowfile reads the rows of a file one at a time, in bounded memory. The file is
+// JSONL, CSV, a JSON array or a file of OpenAI's Batch API, and may be compressed by gzip.
+//
+// A [Spec] is what a user says about the format, and [Spec.Layout] makes a [Layout] of it
+// and the name of the file. What both leave open, the first lines decide (recognise.go). A
+// [Reader] then returns row by row. A bad row has a [Fault], and the rows after it are still
+// read. An [Error] ends the file.
 package rowfile
 
 import (
@@ -14,11 +19,11 @@ import (
 type Row struct {
 	// Line is where the row begins, from 1.
 	Line int64
-	// Body is the row as it is sent to the stage, the caller's to keep. With a Fault it
+	// Body is the row as it is sent to the stage. The caller may keep it. With a Fault it
 	// is the problem and the beginning of the row: never a JSON object, so that a stage
 	// answers it with invalid_row.
 	Body []byte
-	// Fault is what is wrong with a bad row; nil for a good one. It does not end the file.
+	// Fault is what is wrong with a bad row, or nil. It does not end the file.
 	Fault *Fault
 }
 
@@ -61,16 +66,18 @@ type Reader struct {
 	begun    bool  // the first bytes were looked at
 	marked   bool  // they are the byte order mark of UTF-8
 	line     int64 // line that is being read, from 1
-	err      error // ended the file
+	err      error // what ended the file, or nil
 
 	raw       []byte     // of JSONL and JSON: the row that is being read
 	ids       batchIDs   // of a batch file
-	maySpread bool       // of JSONL that was recognised: its first line is yet to be read
+	maySpread bool       // of JSONL that was recognised: its first line is not read yet
 	place     arrayPlace // of JSON: where in the array the next byte is
 	columns   []string   // of CSV
-	keys      [][]byte   // of CSV, for each column what leads in its value: `{"a":` or `,"b":`; nil before the header is read
-	record    csvRecord  // of CSV: the record that is being read
-	stray     bool       // of CSV: a record so far has a quote where RFC 4180 allows none
+	// keys has what precedes the value of each column of CSV in a row: `{"a":`, then
+	// `,"b":`. It is nil before the header is read.
+	keys   [][]byte
+	record csvRecord // of CSV: the record that is being read
+	stray  bool      // of CSV: a record so far has a quote where RFC 4180 allows none
 }
 
 // NewReader returns a reader of the rows in r, which may be compressed by gzip. A row of
@@ -83,8 +90,8 @@ func NewReader(r io.Reader, layout Layout, bytesMax int) *Reader {
 	return &Reader{in: bufio.NewReaderSize(text, rowBufferBytes), file: text, layout: layout, bytesMax: max(bytesMax, 1), line: 1}
 }
 
-// Layout returns how the rows lie in the file, once Next was called: an unknown format is
-// recognised by it.
+// Layout returns how the rows lie in the file, once Next was called: its first call
+// recognises an unknown format.
 func (r *Reader) Layout() Layout { return r.layout }
 
 // Compressed reports whether the file is compressed, once Next was called.
@@ -104,7 +111,7 @@ func (r *Reader) Columns() []string { return r.columns }
 
 // Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error
 // ends the file and names the line: an [*Error], or the error of the file's reader. A
-// [*FormatError] means that the format must be said.
+// [*FormatError] means that the user must give the format.
 func (r *Reader) Next() (Row, error) {
 	if r.err != nil {
 		return Row{}, r.err
@@ -157,7 +164,7 @@ func (r *Reader) begin() error {
 		if !bytes.HasPrefix(start, []byte(a.magic[:min(3, len(a.magic))])) {
 			continue
 		}
-		whole, _ := r.in.Peek(len(a.magic)) // only then: a pipe may hold no more than a short row yet
+		whole, _ := r.in.Peek(len(a.magic)) // not earlier: a short row of a pipe may be all there is
 		if string(whole) == a.magic {
 			return &Error{Line: 1, Problem: a.problem}
 		}
@@ -177,8 +184,8 @@ func (r *Reader) begin() error {
 }
 
 // chunk returns the next piece of the current line, at most one buffer long and valid
-// until the next call. A line of the file ends with the piece that ends in a newline, and
-// with the file.
+// until the next call. The last piece of a line ends in a newline, or is the last of the
+// file.
 func (r *Reader) chunk() ([]byte, error) {
 	piece, err := r.in.ReadSlice('\n')
 	if len(piece) > 0 && (errors.Is(err, bufio.ErrBufferFull) || errors.Is(err, io.EOF)) {
@@ -227,7 +234,8 @@ func (r *Reader) readLine() (line []byte, size int64, blank bool, err error) {
 		}
 		blank = blank && len(bytes.TrimLeft(piece, " \t\r\n\v\f")) == 0
 		size += int64(len(piece))
-		room := r.bytesMax + len("\r\n") - len(r.raw) // the end of a line that just fits is kept, and then cut off
+		// The end of a line that just fits is kept, too, and cut off below.
+		room := r.bytesMax + len("\r\n") - len(r.raw)
 		r.raw = append(r.raw, piece[:min(room, len(piece))]...)
 		end = append(end, piece[max(0, len(piece)-2):]...)
 		end = append(buf[:0], end[max(0, len(end)-2):]...)

@@ -14,7 +14,8 @@ import (
 	"unicode/utf8"
 )
 
-// readAll returns one line of text for each row: its line in the file and its body, or what is wrong with it.
+// readAll returns one line of text for each row: its line in the file and its body, or what is
+// wrong with it.
 func readAll(t *testing.T, r io.Reader, layout Layout, bytesMax int) []string {
 	t.Helper()
 	var got []string
@@ -184,7 +185,8 @@ func FuzzJSONLRows(f *testing.F) {
 	})
 }
 
-// FuzzCSVRows compares strict reading with encoding/csv, which holds each record whole and normalises line ends.
+// FuzzCSVRows compares strict reading with encoding/csv, which holds each record whole and
+// normalises line ends.
 func FuzzCSVRows(f *testing.F) {
 	f.Add("a,b\n1,2\n\"x\ny\",\"\"\"\"\n\n3\n")
 	f.Add("a\n\"1\"2\nx\"y\n\"open")

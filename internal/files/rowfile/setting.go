@@ -14,8 +14,8 @@ const settingBytesMax = len("\"sep=;\"\r\n")
 
 // csvSetting returns the delimiter that the first line of a CSV file sets, as Excel reads
 // and writes it: sep=; says that semicolons separate the columns. Quotes around it are
-// allowed. size is the length of the line with its end; 0 means that it is no setting.
-// more means that the text is too short to say so.
+// allowed. size is the length of the line with its end, or 0 if it is no setting. more
+// says that text is the beginning of a setting, and its rest is needed.
 func csvSetting(text []byte) (delimiter byte, size int, more bool) {
 	rest, quote := text, ""
 	if bytes.HasPrefix(rest, []byte(`"`)) {
@@ -58,7 +58,7 @@ func (r *Reader) skipSetting() error {
 			r.line++
 			_, _ = r.in.Discard(size) // it is buffered
 		}
-		if !more || len(text) < n { // the second: the file has ended
+		if !more || len(text) < n { // the file has less than n bytes
 			break
 		}
 	}

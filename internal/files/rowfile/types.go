@@ -8,8 +8,8 @@ import (
 )
 
 // appendValue appends a value of CSV as JSON: a string, or in a typed layout what it
-// looks like. Quotes around it say nothing about its type: some programs quote every
-// value.
+// looks like. There 12 is a number, TRUE is true, an empty value is null, and 007 is a
+// string. Quotes around a value say nothing about its type, since some programs quote all.
 func (l Layout) appendValue(dst, value []byte) []byte {
 	if !l.Typed {
 		return jsonbytes.AppendString(dst, value)
