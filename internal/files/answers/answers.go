@@ -6,8 +6,11 @@
 // The stages share a server in a temporary directory, the cost ceiling, the slots of the
 // pool and the store of replies, where the job finds what was paid for here.
 //
-//	report, err := answers.Run(soft, hard, answers.Config{Rows: rows, Columns: columns, Replies: conn, Logger: log})
-//	report.WriteTable(os.Stdout)
+//	report, err := answers.Run(soft, hard,
+//		answers.Config{Rows: rows, Columns: columns, Replies: conn, Logger: log})
+//	report.WriteTable(os.Stdout, 0)
+//
+// report.go reads the answers, equal.go compares them, and table.go and page.go print them.
 package answers
 
 import (
@@ -51,8 +54,8 @@ const (
 )
 
 const (
-	// resultPoll is how long to wait for a result before looking whether the stage has
-	// ended.
+	// resultPoll is how long a reader waits for a result before it looks whether the stage
+	// has ended.
 	resultPoll = 250 * time.Millisecond
 	// readTimeout bounds reading the results after a stop.
 	readTimeout = 5 * time.Second
@@ -67,7 +70,7 @@ var errAnswered = fmt.Errorf("all rows are answered: %w", context.Canceled)
 // Column is one way to answer the rows.
 type Column struct {
 	Name     string            // shown above its answers
-	Settings map[string]string // by variable: what makes it differ from the other columns
+	Settings map[string]string // how it differs from the other columns, by variable
 	Config   *config.Config    // valid for calls; not changed
 }
 
@@ -75,12 +78,12 @@ type Column struct {
 type Config struct {
 	Input   string // name of the file, for the report
 	Rows    []rowfile.Row
-	Seed    *uint64      // of the sample that the rows are; nil means that they are the first ones
+	Seed    *uint64      // of the sample, or nil if the rows are the first of the file
 	Files   *media.Files // that rows may name as pictures, documents and sounds, or nil
 	Columns []Column
-	Expect  *Expected // nil means that no answer is known beforehand
-	// Replies is where replies are kept, for the job that follows. The caller closes it. Nil:
-	// they are gone in the end.
+	Expect  *Expected // nil if no answer is known beforehand
+	// Replies is where replies are kept, for the job that follows. The caller closes it. If
+	// it is nil, they are lost when Run returns.
 	Replies *natsconn.Conn
 	Mock    call.MockLLM // see [call.Open]
 	Console io.Writer    // where OTEL_TRACES_EXPORTER=console prints; nil means standard error
@@ -168,7 +171,7 @@ type column struct {
 	cfg    *config.Config // of its stage
 	prompt *executor.Prompt
 	stage  *stage.Stage
-	ended  error // what ended the stage; nil means that all rows are answered, or that it was stopped
+	ended  error // what ended the stage, or nil if all rows are answered or it was stopped
 
 	mu    sync.Mutex
 	calls map[uint64][]call.Outcome // by row
@@ -252,9 +255,10 @@ func stores(cfg *config.Config) *config.Config {
 	return &own
 }
 
-// tuned returns the settings of the stage of column i of n. What is about streams is the
-// default: the temporary server has nothing else. Limits of a minute are divided among the
-// columns, so together they stay within what a job would send.
+// tuned returns the settings of the stage of column i of n. Those of streams are the
+// defaults, since the temporary server has no other streams. Limits per minute are divided
+// among the columns: with 600 calls a minute, each of two columns makes 300. So together
+// they stay within what a job would send.
 func tuned(cfg, defaults *config.Config, i, n int) *config.Config {
 	own := stores(cfg)
 	own.Name = fmt.Sprintf("%s-%d", loadID, i+1)
@@ -277,11 +281,11 @@ func tuned(cfg, defaults *config.Config, i, n int) *config.Config {
 	return own
 }
 
-// called notes a call.
+// called notes a call. Several goroutines call it.
 func (c *column) called(o call.Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o.Exchange = nil // it has the bodies
+	o.Exchange = nil // its bodies would take memory until the report
 	c.calls[o.Event.Sequence] = append(c.calls[o.Event.Sequence], o)
 }
 

@@ -108,7 +108,8 @@ func TestTheCeilingIsThatOfAllColumns(t *testing.T) {
 	}
 }
 
-// An interrupt lets the call in flight end. What was answered is shown, what was not called says so.
+// An interrupt lets the call in flight end. What was answered is shown, what was not called says
+// so.
 func TestAnInterruptShowsWhatWasAnswered(t *testing.T) {
 	soft, interrupt := context.WithCancelCause(t.Context())
 	defer interrupt(nil)

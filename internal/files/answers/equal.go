@@ -20,15 +20,17 @@ const membersMax = 32
 // are.
 //
 // The text of a string is the string without white space around it. That of any other value
-// is its canonical JSON, in which neither white space nor the order of members counts. Tools
-// that are called count by name and arguments: their ids are new with each call.
+// is its canonical JSON, in which neither white space nor the order of members counts. Tool
+// calls are equal if names and arguments are: their ids are new with each call.
 type value struct {
-	text    string            // of all of it
-	plain   string            // of the answer without the tools
-	members map[string]string // the text of each top-level member of an object, or of the arguments of one tool; nil where it is none
+	text  string // of the answer and its tool calls
+	plain string // of the answer alone
+	// members has the text of each top-level member, by name, if the answer is an object.
+	// Otherwise it has those of the arguments if there is one tool call, or is nil.
+	members map[string]string
 }
 
-// newValue reads an answer and the tools that it calls, which may be nil.
+// newValue reads an answer and its tool calls. Either may be nil.
 func newValue(answer, tools json.RawMessage) value {
 	v := value{plain: textOf(answer), members: membersOf(answer)}
 	v.text = v.plain
@@ -49,7 +51,7 @@ func newValue(answer, tools json.RawMessage) value {
 	return v
 }
 
-// textOf returns the text of a value, or "" where there is none.
+// textOf returns the text of a JSON value, or "" if there is none.
 func textOf(raw []byte) string {
 	switch {
 	case len(raw) == 0:
@@ -63,7 +65,7 @@ func textOf(raw []byte) string {
 	return string(c.Canonical(raw))
 }
 
-// membersOf returns the texts of the members of an object, or nil where it is none.
+// membersOf returns the texts of the members of an object, or nil if raw is no object.
 func membersOf(raw []byte) map[string]string {
 	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' || !jsonbytes.Valid(raw) {
 		return nil
@@ -78,7 +80,7 @@ func membersOf(raw []byte) map[string]string {
 // Expected says where the known answers are.
 type Expected struct {
 	field  string // of the row
-	member string // of the answer; empty means the one of the same name, or all of the answer
+	member string // of the answer, or "" for the one of the same name, or all of the answer
 }
 
 // expectPrefix begins the name of a member of the row, as in --by of usage.
@@ -116,7 +118,7 @@ func (e *Expected) of(row rowfile.Row) json.RawMessage {
 	return known
 }
 
-// check reports that no row has a known answer, as after a typing mistake.
+// check returns an error if no row has a known answer, as after a typing mistake.
 func (e *Expected) check(rows []rowfile.Row) error {
 	if e == nil || slices.ContainsFunc(rows, func(row rowfile.Row) bool { return e.of(row) != nil }) {
 		return nil
@@ -124,8 +126,10 @@ func (e *Expected) check(rows []rowfile.Row) error {
 	return errors.New("--expect " + e.String() + ": none of the rows has the member " + e.field)
 }
 
-// met reports whether an answer is the known one. Where the known one is no object and the
-// answer is, it is compared with a member of the answer.
+// met reports whether an answer is the known one. With --expect field.label, the known
+// answer "spam" is compared with the member label of the answer {"label":"spam","why":"…"},
+// and with all of an answer that has no such member. A known answer that is an object is
+// always compared with all of the answer.
 func (e *Expected) met(known json.RawMessage, v *value) bool {
 	want := textOf(known)
 	if e.member != "" {
@@ -192,7 +196,8 @@ func (r *RowReport) objects() bool {
 	return !slices.ContainsFunc(r.Answers, func(a Answer) bool { return a.value.members == nil })
 }
 
-// differs reports whether a member is not the same in all answers, or missing in some.
+// differs reports whether a member is not the same in all answers. Missing in some counts
+// as a difference, missing in all does not.
 func (r *RowReport) differs(name string) bool {
 	first, there := r.Answers[0].value.members[name]
 	return slices.ContainsFunc(r.Answers, func(a Answer) bool {
@@ -201,8 +206,8 @@ func (r *RowReport) differs(name string) bool {
 	})
 }
 
-// members returns the first names of members, in order, of rows whose answers all have
-// members.
+// members returns the names of the members that [Agreement] compares. Only rows whose
+// answers all have members count.
 func (r *Report) members() []string {
 	names := make(map[string]bool)
 	for n := range r.Rows {

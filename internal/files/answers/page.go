@@ -14,16 +14,16 @@ import (
 //go:embed page.html
 var pageText string
 
-// page is the comparison as a page. It has neither scripts nor anything to load, and says so
-// to the browser (Content-Security-Policy): what models answer must not do anything there.
+// page is the comparison as a page. It has neither scripts nor anything to load, and its
+// Content-Security-Policy forbids both, so that nothing in an answer is executed or loaded.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"visible": terminal.Lines, "input": rowfile.InputName, "ms": milliseconds, "usd": dollars, "letter": letter, "rows": rowsText,
 }).Parse(pageText))
 
-// letter names a column in a small place: A, B, C.
+// letter is the short name of column i, from 0: A, B, C.
 func letter(i int) string { return string(rune('A' + i)) }
 
-// WriteHTML writes one page that holds everything it needs.
+// WriteHTML writes the comparison as one page that needs no other file.
 func (r *Report) WriteHTML(w io.Writer) error { return page.Execute(w, r) }
 
 // Same reports whether the row has the same answer in all columns, for the page.
@@ -32,8 +32,8 @@ func (r *RowReport) Same() bool { return r.Agree != nil && *r.Agree }
 // Shown is an answer on the page.
 type Shown struct {
 	*Answer
-	Text    string        // all of it; empty where Members are shown
-	Members []ShownMember // of an object
+	Text    string        // all of the answer, or "" if Members are shown
+	Members []ShownMember // of an answer that is an object
 	Note    string
 }
 
@@ -43,8 +43,8 @@ type ShownMember struct {
 	Differs    bool // from that of another column
 }
 
-// Shown returns the answers for the page. Members of objects are shown one by one where all
-// answers have some.
+// Shown returns the answers for the page. The members of an object are shown one by one,
+// and compared if all answers to the row are objects.
 func (r *RowReport) Shown() []Shown {
 	shown := make([]Shown, len(r.Answers))
 	for i := range r.Answers {
@@ -62,7 +62,7 @@ func (r *RowReport) Shown() []Shown {
 	return shown
 }
 
-// ExpectedMark is a mark for an answer that is the known one, or not.
+// ExpectedMark is ✓ if the answer is the known one, and otherwise ✗. Expected must be set.
 func (a *Answer) ExpectedMark() string {
 	if *a.Expected {
 		return "✓"
@@ -76,7 +76,7 @@ func (r *RowReport) RowText() string { return string(r.Row) }
 // ExpectedText is the known answer on the page, or "".
 func (r *RowReport) ExpectedText() string { return strings.TrimSpace(textOf(r.Expected)) }
 
-// AgreeText says how a row's answers compare, or "" where one is missing.
+// AgreeText says how a row's answers compare. It is "" if one is missing.
 func (r *RowReport) AgreeText() string {
 	switch {
 	case r.Agree == nil:

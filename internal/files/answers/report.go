@@ -23,7 +23,7 @@ import (
 // Report is what a comparison found, as -o json prints it.
 type Report struct {
 	Input string `json:"input"`
-	// Seed is that of the sample. It is null where the rows are the first of the file.
+	// Seed is the seed of the sample, or null if the rows are the first of the file.
 	Seed *uint64 `json:"seed"`
 	// Expect names the member of the rows that holds the known answer, or is null.
 	Expect *string `json:"expect"`
@@ -52,18 +52,19 @@ type ColumnReport struct {
 	Calls           int `json:"calls"`
 	CapacityRetries int `json:"capacity_retries"` // of Calls
 	SchemaFailures  int `json:"schema_failures"`  // of Calls: replies that did not satisfy the schema
-	// Expected is how many answers were the known one. It is null without --expect.
+	// Expected is how many answers were as expected. It is null without --expect.
 	Expected *Share `json:"expected"`
 	Used
 	// PaidUSD is the part of CostUSD that was paid for here, or null if it is unknown.
 	PaidUSD *float64 `json:"paid_usd"`
-	// Latency is of the calls that answered. It is null where there is none.
+	// Latency is of the calls that answered a row, or null if there is none.
 	Latency *Latency `json:"latency_ms"`
 	// Error is what ended the column before all rows were answered, or null.
 	Error *string `json:"error"`
 }
 
-// Used is what answers took, retries included. Of stored answers it is what they took then.
+// Used is what answers took, retries included. For a stored answer it is what the answer
+// took when it was made.
 type Used struct {
 	PromptTokens     int64 `json:"prompt_tokens"`
 	CompletionTokens int64 `json:"completion_tokens"`
@@ -78,19 +79,19 @@ type Latency struct {
 	Max    float64 `json:"max"`
 }
 
-// Share is how many of some rows are equal in a way.
+// Share is how many of so many rows have equal answers.
 type Share struct {
 	Equal int `json:"equal"`
 	Rows  int `json:"rows"`
 }
 
-// Agreement is how many rows have equal answers. A row counts where all of the columns in
-// question have answered it.
+// Agreement is how many rows have equal answers. A row counts if all columns that are
+// compared have answered it.
 type Agreement struct {
 	All   Share  `json:"all"`
 	Pairs []Pair `json:"pairs"`
-	// Members are those of answers that are objects, in the order of their names, over all
-	// columns. There are at most [membersMax].
+	// Members compares each member of answers that are objects, over all columns. They are
+	// in the order of their names, at most [membersMax] of them.
 	Members []Member `json:"members"`
 }
 
@@ -109,11 +110,12 @@ type Member struct {
 // RowReport is a row with its answers, one for each column.
 type RowReport struct {
 	Line int64 `json:"line"`
-	// Row is the row, or its beginning as a string where it is no JSON object.
+	// Row is the row if it is JSON, or else a string: its text or, for a row with a Fault,
+	// the problem and the beginning.
 	Row json.RawMessage `json:"row"`
 	// Expected is the known answer, or null.
 	Expected json.RawMessage `json:"expected"`
-	// Agree says whether all columns have the same answer. It is null where one has none.
+	// Agree says whether all columns have the same answer. It is null if one has none.
 	Agree   *bool    `json:"agree"`
 	Answers []Answer `json:"answers"`
 }
@@ -123,19 +125,21 @@ const (
 	StatusAnswered  = "answered"
 	StatusFailed    = "failed"
 	StatusNotCalled = "not_called"
-	StatusCutOff    = "cut_off" // there were calls, and no answer before the end
+	StatusCutOff    = "cut_off" // it was called, and the stage ended before there was an answer
 )
 
 // Answer is the answer of a column to a row.
 type Answer struct {
 	Status string `json:"status"`
-	// Answer is a string, or with a response schema the value; null where there is none.
+	// Answer is a string, or with a response schema any JSON value. It is null if the row has
+	// no answer.
 	Answer json.RawMessage `json:"answer"`
 	// ToolCalls are the calls of tools, or null.
 	ToolCalls json.RawMessage `json:"tool_calls"`
-	// Expected says whether it is the known answer; null where none is known, or this one.
+	// Expected says whether it is the known answer. It is null if no answer is known, or the
+	// row has no answer.
 	Expected *bool `json:"expected"`
-	// Reason and Error say why there is no answer; both are null where there is one.
+	// Reason and Error say why there is no answer. Both are null if there is one.
 	Reason *string `json:"reason"`
 	Error  *string `json:"error"`
 	// Stored says that no call was made here: an equal request was answered before.
@@ -145,9 +149,9 @@ type Answer struct {
 	// Model is the one that answered, or null.
 	Model *string `json:"model"`
 	Used
-	// LatencyMS is of the call that answered, or null.
+	// LatencyMS is the latency of the call that answered, or null.
 	LatencyMS *float64 `json:"latency_ms"`
-	// Prompt is what was asked, or null where the row has no prompt.
+	// Prompt is the rendered prompt, or null if it can't be rendered.
 	Prompt *string `json:"prompt"`
 
 	paid  *auditlog.UsageSum // of the calls that were made here
@@ -157,7 +161,7 @@ type Answer struct {
 // MissingError says how many answers are missing because their rows failed.
 type MissingError struct{ Failed, All int }
 
-// Error counts them.
+// Error implements error.
 func (e *MissingError) Error() string {
 	return fmt.Sprintf("%d of %s failed: each shows why", e.Failed, terminal.Plural(e.All, "answer"))
 }
@@ -217,7 +221,7 @@ func (r *run) why(soft, hard context.Context) error {
 		return context.Cause(hard)
 	}
 	for _, side := range r.sides {
-		if errors.Is(side.ended, cost.ErrCeiling) { // it is that of all
+		if errors.Is(side.ended, cost.ErrCeiling) { // the columns share it
 			return side.ended
 		}
 		if side.ended != nil {
@@ -266,7 +270,7 @@ func (c *column) answer(ctx context.Context, row rowfile.Row, calls []call.Outco
 	return a
 }
 
-// whyNot returns why a row has no answer: a word, and a text for people.
+// whyNot returns why a row has no result: a word for programs, and a text for people.
 func (c *column) whyNot() (reason, text *string) {
 	switch {
 	case c.ended == nil:
@@ -314,7 +318,8 @@ func (c *column) storedUsage(body []byte, ledger *cost.Ledger) *auditlog.Usage {
 	return call.Usage
 }
 
-// usedOf returns what was used. A cost is known where nothing was billed.
+// usedOf returns what was used. If no usage was reported, the cost is 0, unless unpriced
+// says that a call may have cost something.
 func usedOf(u *auditlog.Usage, unpriced bool) Used {
 	switch {
 	case u != nil:
@@ -341,7 +346,7 @@ func plus(a, b *float64) *float64 {
 	return new(*a + *b)
 }
 
-// sumUp fills in what follows from the answers.
+// sumUp fills in the columns and their agreement.
 func (r *Report) sumUp(from *run) {
 	for i, side := range from.sides {
 		column := ColumnReport{Name: side.Name, Settings: side.Settings, Provider: side.cfg.LLM.Provider, Model: side.cfg.LLM.Model, Used: Used{CostUSD: new(float64)}, PaidUSD: new(float64)}

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	plainWidth  = 120 // where standard output is no terminal
-	columnMin   = 24  // narrower columns go one below the other
-	answerLines = 12  // of an answer that are shown
-	rowWidth    = 200 // of the row, in one line
+	plainWidth  = 120 // the width if standard output is no terminal
+	columnMin   = 24  // columns that would be narrower are printed one below the other
+	answerLines = 12  // the most lines that are shown of an answer
+	rowWidth    = 200 // the most columns of the line that shows the row
 )
 
-// WriteTable prints the answers to each row side by side, and what they add up to. width is
-// the width of the terminal, or 0 if there is none.
+// WriteTable prints the answers to each row side by side, and then the sums of each column.
+// width is the width of the terminal, or 0 if there is none.
 func (r *Report) WriteTable(w io.Writer, width int) error {
 	var b strings.Builder
 	width = cmp.Or(width, plainWidth)
@@ -125,12 +125,10 @@ func (a *Answer) note() string {
 	return strings.Join(parts, ", ")
 }
 
-// milliseconds shows a latency.
 func milliseconds(ms float64) string {
 	return terminal.Duration(time.Duration(ms * float64(time.Millisecond)))
 }
 
-// dollars shows a cost.
 func dollars(usd *float64) string {
 	if usd == nil {
 		return "unknown"
@@ -138,7 +136,8 @@ func dollars(usd *float64) string {
 	return strconv.FormatFloat(*usd, 'f', 6, 64)
 }
 
-// writeColumns prints a line for each column, without what is 0 in all of them.
+// writeColumns prints a line for each column. Failures and the like are left out if no
+// column has any.
 func (r *Report) writeColumns(b *strings.Builder) {
 	count := func(shown bool, of func(*ColumnReport) int) func(*ColumnReport) string {
 		if !shown {

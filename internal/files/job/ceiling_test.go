@@ -20,8 +20,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// refusingHead is a provider that answers all rows but the first, which it refuses once so many others are answered, until
-// it accepts that, too.
+// refusingHead is a provider that answers all rows but the first, which it refuses once so many
+// others are answered, until it accepts that, too.
 type refusingHead struct {
 	*llmtest.Server
 
@@ -64,8 +64,9 @@ func (p *refusingHead) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.Server.ServeHTTP(w, r)
 }
 
-// TestAJobAtItsCeilingSaysWhatIsKept: the first row is refused once the others have reached the ceiling, so their answers
-// wait behind it. They are kept, the job says so, and the next run pays for none of them.
+// TestAJobAtItsCeilingSaysWhatIsKept: the first row is refused once the others have reached the
+// ceiling, so their answers wait behind it. They are kept, the job says so, and the next run pays
+// for none of them.
 func TestAJobAtItsCeilingSaysWhatIsKept(t *testing.T) {
 	const rows = 12
 	var text strings.Builder

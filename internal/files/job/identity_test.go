@@ -12,8 +12,9 @@ import (
 
 var discardLog = slog.New(slog.DiscardHandler)
 
-// Where rows fan out the replies are arrays, so a job has but one way. How many elements a row may have, and what becomes
-// of those that fail, may change: rows that failed for it can be retried.
+// Where rows fan out the replies are arrays, so a job has but one way. How many elements a row
+// may have, and what becomes of those that fail, may change: rows that failed for it can be
+// retried.
 func TestAJobDependsOnItsFanOut(t *testing.T) {
 	of := func(environ ...string) identity {
 		t.Helper()

@@ -17,8 +17,9 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// What a job holds for each row that is done must not grow, but for the ids that the server needs to know for a while,
-// some 300 bytes. The blocks of the server's files come and go and are not counted.
+// What a job holds for each row that is done must not grow, but for the ids that the server needs
+// to know for a while, some 300 bytes. The blocks of the server's files come and go and are not
+// counted.
 func TestMemoryDoesNotGrowWithTheRows(t *testing.T) {
 	for _, order := range []string{"stream", "key"} { // each row has a key of its own
 		t.Run(order, func(t *testing.T) { checkMemory(t, order) })

@@ -125,7 +125,8 @@ func TestAnOutputIsWrittenAgainBesideItself(t *testing.T) {
 	}
 }
 
-// A disk that is full fails a write at any of its bytes. A file whose descriptor is closed fails like it.
+// A disk that is full fails a write at any of its bytes. A file whose descriptor is closed fails
+// like it.
 func TestAFailedWriteLeavesTheOldResults(t *testing.T) {
 	b := newOutputBench(t)
 	o := b.open()

@@ -50,7 +50,8 @@ func (b *placesBench) answer(seq uint64, subject string, failed bool, place uint
 	return b.answerAbove(-1, seq, subject, failed, place)
 }
 
-// answerAbove is answer in a stage that is not in stream order: low is its low-water mark with the result; -1: it is.
+// answerAbove is answer in a stage that is not in stream order. low is the low-water mark that
+// the result carries, or -1 for a stage in stream order.
 func (b *placesBench) answerAbove(low int, seq uint64, subject string, failed bool, place uint64) (at uint64) {
 	b.T.Helper()
 	r := &stored.ResultRow{Seq: seq, Status: auditlog.RowSuccess, StateID: auditlog.StateID("stage", "ROWS", 0, seq), Source: "ROWS"}
@@ -86,8 +87,8 @@ const (
 	redrivenRows = ownRows + "-redriven"
 )
 
-// TestEachRowHasOnePlace redrives rows at random, with headers of this version and without, and compares what is read
-// with what was done.
+// TestEachRowHasOnePlace redrives rows at random, with headers of this version and without, and
+// compares what is read with what was done.
 func TestEachRowHasOnePlace(t *testing.T) {
 	bench := newPlacesBench(t)
 	for seed := range uint64(stagetest.Runs(0, 6, 20)) { //nolint:gosec // few
@@ -171,8 +172,8 @@ func TestRowsThatArePublishedAgainArePending(t *testing.T) {
 	}
 }
 
-// TestOnlyUnansweredRowsArePending has results that are not in stream order: rows above the low-water mark have theirs,
-// and rows below the last one that was answered have none.
+// TestOnlyUnansweredRowsArePending has results that are not in stream order: rows above the
+// low-water mark have theirs, and rows below the last one that was answered have none.
 func TestOnlyUnansweredRowsArePending(t *testing.T) {
 	b := newPlacesBench(t)
 	for range 4 {

@@ -77,7 +77,8 @@ func TestValuesOfATable(t *testing.T) {
 	}
 }
 
-// The rows of a pipe are known one by one, so the header has the columns of the first; nothing of the others is lost.
+// The rows of a pipe are known one by one, so the header has the columns of the first; nothing of
+// the others is lost.
 func TestATableOfAPipeHasTheColumnsOfItsFirstRow(t *testing.T) {
 	for _, tt := range []struct{ rows, out, want string }{
 		{"bad\n{\"b\":1,\"a\":2}\n", "o.csv", "b,a,F_other," + addedHeader + "3,,\"{\"\"c\"\":[1],\"\"d\"\":\"\"x\"\"}\",ok,,,,,,,\n"},

@@ -1,5 +1,9 @@
-// Package jobs finds the file jobs below a data directory, with their size and how far
-// they are, and removes them.
+// Package jobs finds the jobs on files below a data directory, with their size and state,
+// and removes them.
+//
+// A directory that holds job.json is a job: [List] and [Find]. How its last run ended is in
+// its [Record], and what that leaves open its store says: [Job.Judge]. Package job writes
+// both.
 package jobs
 
 import (
@@ -15,7 +19,7 @@ import (
 )
 
 const (
-	// IdentityFile makes a directory the directory of a job.
+	// IdentityFile is in the directory of each job, and in no other one.
 	IdentityFile = "job.json"
 	// StoreDir is where the embedded server keeps its streams, below the directory of a
 	// job or of a stage.
@@ -25,8 +29,8 @@ const (
 	lockFile   = "lock"
 )
 
-// Reserved are names that no job may have: the embedded server of a stage puts its own
-// files under them where jobs are.
+// Reserved are names that no job may have. A stage with the same data directory puts files
+// of its embedded server there, under these names.
 var Reserved = []string{StoreDir, lockFile, "nats.json", "nats.json.new"}
 
 // Job is one job as its directory shows it.
@@ -40,15 +44,15 @@ type Job struct {
 	State    State     `json:"state"`
 	Why      string    `json:"why,omitempty"`    // the error that ended its last run
 	PID      int       `json:"pid,omitempty"`    // of the process that has it open
-	InUse    bool      `json:"in_use,omitempty"` // that process is a command that only reads it, and ends soon
+	InUse    bool      `json:"in_use,omitempty"` // that process only reads it, and ends soon
 	Bytes    int64     `json:"bytes"`            // of all files in the directory
 	Changed  time.Time `json:"changed"`          // when the last of them was written
-	*Counts            // nil: only the store has them, see [Job.Judge]
+	*Counts            // nil if only the store has them, see [Job.Judge]
 
-	record *Record // nil means that there is none
+	record *Record // nil if there is none
 }
 
-// State is how far a job is. It is empty where only the store says so, see [Job.Judge].
+// State is how far a job is. It is empty if only the store shows that, see [Job.Judge].
 type State string
 
 // The states of a job.
@@ -68,7 +72,7 @@ type NotFoundError struct {
 // Error names the job and the directory.
 func (e *NotFoundError) Error() string { return fmt.Sprintf("there is no job %q in %s", e.Name, e.Dir) }
 
-// List returns the jobs below a data directory, sorted by name; it returns none if the
+// List returns the jobs below a data directory, sorted by name. It returns none if the
 // directory does not exist.
 func List(dir string) (list []Job, err error) {
 	entries, err := os.ReadDir(dir)
@@ -169,7 +173,7 @@ func (j *Job) measure() error {
 }
 
 // HasStore reports whether an embedded server has stored streams in the directory, or
-// runs there: opening any other directory would only create an empty store in it.
+// runs there. A server that is started on any other directory would leave an empty store.
 func HasStore(dir string) (bool, error) {
 	accounts, err := os.ReadDir(filepath.Join(dir, StoreDir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

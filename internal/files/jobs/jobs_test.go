@@ -76,8 +76,8 @@ func TestOnlyADirectoryWithStreamsHasAStore(t *testing.T) {
 	}
 }
 
-// A removal that is killed at any moment leaves a job that is whole, or one without a store: never a part of a store,
-// which a restart would take for all of it.
+// A removal that is killed at any moment leaves a job that is whole, or one without a store:
+// never a part of a store, which a restart would take for all of it.
 func TestARemovedJobIsNeverHalfAStore(t *testing.T) {
 	dir := t.TempDir()
 	all := []string{"j/job.json", "j/" + block, "j/jetstream.removed/$G/streams/ROWS/msgs/1.blk", "j/lock", "j/nats.json.new", "j/state.json", "j/state.json.new"}
@@ -142,8 +142,9 @@ func TestADamagedIdentityIsReported(t *testing.T) {
 	}
 }
 
-// TestTheStateOfAJob: a record alone says how a run has ended. Of a killed one it says only that it began, and of one of
-// an earlier version there is none. What the record leaves open the store decides.
+// TestTheStateOfAJob: a record alone says how a run has ended. Of a killed one it says only that
+// it began, and of one of an earlier version there is none. What the record leaves open the store
+// decides.
 func TestTheStateOfAJob(t *testing.T) {
 	all := jobs.Counts{Rows: 3, Results: 3, Succeeded: 2, Failed: 1}
 	some := jobs.Counts{Rows: 3, Results: 2, Succeeded: 1, Failed: 1, Pending: 1}
@@ -182,7 +183,8 @@ func TestTheStateOfAJob(t *testing.T) {
 	}
 }
 
-// A job that a redrive has touched is counted again, and one that runs is not what its last run has noted.
+// A job that a redrive has touched is counted again, and one that runs is not what its last run
+// has noted.
 func TestADoneJobThatIsReopenedIsCountedAgain(t *testing.T) {
 	dir := t.TempDir()
 	plant(t, dir, "j/job.json")

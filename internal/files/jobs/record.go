@@ -14,24 +14,24 @@ const recordFile = "state.json"
 
 // Record is what a run notes about itself beside its store.
 type Record struct {
-	// State is Running until the run ends. Where no process has the store open then, the
-	// run was killed.
+	// State is Running until the run ends. If it is Running and no process has the store
+	// open, the run was killed.
 	State State `json:"state"`
 	Rows  int64 `json:"rows"` // of the input, or -1 if unknown
-	// Why is the error that ended the run; empty means that none did.
+	// Why is the error that ended the run, or empty.
 	Why string `json:"why,omitempty"`
-	// Counts are of the whole job where State is Done and they are known. Otherwise its
-	// store has them.
+	// Counts are of the whole job. They are nil unless State is Done and the run knew them.
+	// Then the store has them.
 	Counts *Counts `json:"counts,omitempty"`
 }
 
 // Counts are the rows of a job by their outcome.
 type Counts struct {
-	Rows      int64  `json:"rows"`      // of the input; if its length is not known, the rows loaded so far
-	Results   uint64 `json:"results"`   // stored, those that were replaced too
+	Rows      int64  `json:"rows"`      // of the input, or loaded so far if its length is unknown
+	Results   uint64 `json:"results"`   // that are stored, including those that were replaced
 	Succeeded uint64 `json:"succeeded"` // rows whose last result is a success
 	Failed    uint64 `json:"failed"`    // rows whose last result is an error
-	Pending   uint64 `json:"pending"`   // rows that are loaded, or published again, and have no result yet
+	Pending   uint64 `json:"pending"`   // rows, loaded or published again, without a result yet
 }
 
 // Answered is how many rows have a result.
@@ -60,8 +60,8 @@ func readRecord(dir string) (*Record, error) {
 	return r, json.Unmarshal(raw, r)
 }
 
-// Reopen notes that rows of a job that was done may wait again, so its store is counted
-// from now on.
+// Reopen notes that rows of a job that was done may wait again. From now on its counts are
+// those of its store.
 func Reopen(dir string) error {
 	r, err := readRecord(dir)
 	if err != nil || r == nil || r.State != Done {
@@ -70,7 +70,7 @@ func Reopen(dir string) error {
 	return WriteRecord(dir, Record{State: Partial, Rows: r.Rows})
 }
 
-// RemoveRecord forgets how the last run of the job in dir has ended.
+// RemoveRecord removes the record of the job in dir, if there is one.
 func RemoveRecord(dir string) error {
 	if err := os.Remove(filepath.Join(dir, recordFile)); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -78,9 +78,10 @@ func RemoveRecord(dir string) error {
 	return nil
 }
 
-// Judge completes the job by what its store holds: the counts, and the state where the
-// record alone does not say it. Rows of c is how many are loaded, which counts where the
-// length of the input is not known.
+// Judge completes the job by the counts of its store: it sets the counts, and the state if
+// the record alone does not show it. For example, a job without a record is done if each
+// row has its result. Rows of c is how many are loaded, which is used if the record does
+// not know the length of the input.
 func (j *Job) Judge(c Counts) {
 	r := j.record
 	if r != nil && r.Rows >= 0 {
@@ -91,7 +92,7 @@ func (j *Job) Judge(c Counts) {
 	switch {
 	case j.State == Running:
 	case r == nil && all, j.State == Partial && all && r.Rows >= 0 && r.Why == "":
-		j.State = Done // as a run with --limit leaves it whose rows all had their results before
+		j.State = Done // for example, a run with --limit has answered the last rows
 	case r == nil:
 		j.State = Interrupted
 	case j.State == Done && !all && c.Rows > 0:

@@ -15,14 +15,16 @@ import (
 var ErrInUse = errors.New("is in use")
 
 // ownFiles are the files that the program creates in the directory of a job beside its
-// store, in the order in which they are removed. A removal that is cut short leaves a job
-// that can be removed, or run again from its beginning.
-var ownFiles = []string{"nats.json", "nats.json.new", "outputs.json", "outputs.json.new", recordFile, recordFile + ".new", IdentityFile + ".new", IdentityFile, lockFile}
+// store, in the order in which they are removed. job.json comes last but for the lock: a
+// job whose removal was killed can be removed again, or run from its beginning.
+var ownFiles = []string{
+	"nats.json", "nats.json.new", "outputs.json", "outputs.json.new",
+	recordFile, recordFile + ".new", IdentityFile + ".new", IdentityFile, lockFile,
+}
 
 // Remove removes a job, but only what this program has created. kept reports that the
-// directory holds other files and stays. A job that a process has open is [ErrInUse],
-// after wait where that is a command, which ends soon; no other process can open it
-// meanwhile.
+// directory holds other files, and so stays. No process can open the job meanwhile. The
+// error is [ErrInUse] as for [Lock].
 func Remove(j *Job, wait time.Duration) (kept bool, err error) {
 	release, err := Lock(j.Dir, wait)
 	if errors.Is(err, ErrInUse) {
@@ -40,8 +42,8 @@ func Remove(j *Job, wait time.Duration) (kept bool, err error) {
 }
 
 // Lock keeps other processes from opening the store of the job in dir until release is
-// called. The error is [ErrInUse] if one has it open, after wait where that is a command,
-// which ends soon.
+// called. If a command has it open that ends soon, Lock waits for its end, for wait at
+// most. The error is [ErrInUse] after that, and at once if a run of the job has it open.
 func Lock(dir string, wait time.Duration) (release func(), err error) {
 	release, err = natsd.Lock(dir, wait)
 	if errors.Is(err, natsd.ErrLocked) {

@@ -14,7 +14,7 @@ import (
 // triedRow is what try prints of a row, or of an element of it.
 type triedRow struct {
 	Line    int64         `json:"line"`
-	Item    *int          `json:"item,omitempty"`  // the element, from 0; nil means that the row is one call
+	Item    *int          `json:"item,omitempty"`  // the element, from 0, or nil for a whole row
 	Items   int           `json:"items,omitempty"` // how many elements the row has
 	Prompts []triedPrompt `json:"prompts"`
 }
@@ -27,8 +27,8 @@ type triedPrompt struct {
 }
 
 const (
-	tryWidth     = 120 // where standard output is no terminal
-	tryColumnMin = 24  // narrower columns go one below the other
+	tryWidth     = 120 // the width if standard output is no terminal
+	tryColumnMin = 24  // columns that would be narrower are printed one below the other
 )
 
 // write prints the prompts of the row in columns. width is the width of the terminal, or
@@ -71,5 +71,5 @@ func (p *triedPrompt) text() string {
 	return printable(text)
 }
 
-// printable is a text over several lines, as a terminal can show it.
+// printable is a text of several lines in a form that does not control a terminal.
 func printable(text string) string { return terminal.Lines(strings.TrimRight(text, "\n")) }

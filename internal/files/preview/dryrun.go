@@ -19,9 +19,9 @@ import (
 // dryRunPrompts is how many prompts a dry run shows.
 const dryRunPrompts = 3
 
-// DryRun renders the prompt of each row, prints the first ones on out, those that fail on
-// errs, grouped by their errors, and an estimate of tokens and cost. The error says how
-// many rows would fail.
+// DryRun renders the prompt of each row. It prints the first prompts on out, the rows that
+// would fail on errs, grouped by their errors, and on out an estimate of tokens and cost.
+// The error says how many rows would fail.
 //
 // With a latency above 0, which is the mean time of a call, it also estimates how long the
 // job takes.
@@ -66,7 +66,7 @@ type estimate struct {
 	rows     int64
 	gaps     int64 // rows with an error in the place of an element
 	failures failures
-	sizes    // counts the calls that are made: if an error replaces one element, the row's others are called
+	sizes    // of the calls that the job makes
 }
 
 // addRow renders the prompts of a row, prints the prompts of the first rows, and counts
@@ -78,7 +78,7 @@ func (e *estimate) addRow(ctx context.Context, out io.Writer, p *executor.Prompt
 		e.failures.add(row.Line, err)
 		return
 	}
-	var prompts []string // that are shown
+	var prompts []string // those to show
 	var failure error
 	before := e.sizes
 	for i := range calls.count() {
@@ -131,10 +131,10 @@ func (e *estimate) outcome() string {
 	return text + ", " + terminal.Plural(int(e.calls), "call") + " for elements"
 }
 
-// sent is how many rows would be sent as they should be.
+// sent is how many rows would be sent without a failure, not even of an element.
 func (e *estimate) sent() int64 { return e.rows - e.failures.rows }
 
-// cost describes what the job costs, as far as that is known beforehand; "" without a
+// cost describes what the job costs, as far as that is known beforehand. It is "" without a
 // price file.
 func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	if all == nil {
@@ -166,7 +166,7 @@ func (e *estimate) cost(cfg *config.Config, all cost.Prices) string {
 	return text
 }
 
-// dollars formats an estimate to two digits.
+// dollars formats an estimate to two digits, and from 10 USD on to whole dollars.
 func dollars(usd float64) string {
 	if usd >= 10 {
 		return strconv.FormatFloat(usd, 'f', 0, 64)

@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/terminal"
 )
 
-// duration says how long the job takes if each call takes so long on average: one call at
-// a time, and with the pool where nothing else limits it. For example, 100,000 calls of
+// duration says how long the job takes if a call takes that latency on average: one call at
+// a time, and with the pool, as far as nothing else limits it. For example, 100,000 calls of
 // 1.2 s take 33 h 20 min one at a time, and 1 h 2 min 30 s in 32 slots. A limit on requests
 // per minute of 600 makes that 2 h 46 min 40 s. No job is faster than its slowest limit, so
 // the estimate is the longest of these times.

@@ -12,7 +12,7 @@ import (
 )
 
 // failures are rows that would fail, grouped by the text of their error without its
-// numbers.
+// numbers: "element 2: no id" and "element 5: no id" are one group.
 type failures struct {
 	rows   int64
 	groups []*failure // in the order of their first rows
@@ -21,14 +21,14 @@ type failures struct {
 
 // failure is a group of rows.
 type failure struct {
-	key, text string // text comes from the first row
+	key, text string // the error of the first row, without its numbers and with them
 	rows      int64
 	lines     []string // of the first rows
 }
 
 const (
-	failureGroups = 50 // most that are told apart
-	failureLines  = 5  // most that are listed of a group
+	failureGroups = 50 // the most groups
+	failureLines  = 5  // the most lines that are listed of a group
 )
 
 // add counts a row.
@@ -71,8 +71,9 @@ func (f *failures) write(w io.Writer) {
 	}
 }
 
-// err is the error of a command that found these failures among the rows, so many of them
-// of elements in whose place an error is kept; nil means that none failed.
+// err is the error of a command that found these failures among so many rows. gaps is how
+// many of the failed rows only have an error in the place of an element. The error is nil
+// if no row would fail.
 func (f *failures) err(rows, gaps int64) error {
 	switch {
 	case f.rows == 0:

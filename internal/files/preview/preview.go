@@ -1,9 +1,10 @@
 // Package preview shows the requests for the rows of a file, and the rows that would
 // fail, without a call.
 //
-// It renders the prompts as a stage does and prints them: [DryRun] prints a job's
-// prompts, with an estimate of its tokens and cost, and [Try] the prompts of several
-// templates side by side. It needs no key, and stores nothing.
+// It renders the prompts as a stage does. [DryRun] prints the first prompts of a job, with
+// an estimate of its tokens, cost and duration. [Try] prints the prompts of several
+// templates side by side. Neither needs a key, and nothing is stored. Package answers uses
+// [Input] and [Prompt].
 package preview
 
 import (
@@ -27,11 +28,11 @@ import (
 // Input is the file whose rows are shown.
 type Input struct {
 	Name   string    // - is Stdin
-	Stdin  io.Reader // may be nil where Name is another
+	Stdin  io.Reader // nil unless Name is -
 	Format rowfile.Spec
-	Rows   int64 // how many of the first ones; 0 means all
+	Rows   int64 // how many of the first rows, or 0 for all
 	// Sample is how many rows are taken at random in place of the first ones, in the order
-	// of the file; 0 means none. The same Seed takes the same rows of a file.
+	// of the file, or 0. The same Seed takes the same rows of a file.
 	Sample int64
 	Seed   uint64
 }
@@ -88,7 +89,7 @@ func (in *Input) each(ctx context.Context, source *load.Source, f func(rowfile.R
 	return nil
 }
 
-// first calls f with the first rows of the source; 0 means all.
+// first calls f with the first rows of the source, so many at most, or all if most is 0.
 func (in *Input) first(ctx context.Context, source *load.Source, most int64, f func(rowfile.Row) error) error {
 	rows := rowfile.NewReader(source.File, source.Layout, load.RowBytesMax-load.MessageOverhead)
 	for seen := int64(0); most == 0 || seen < most; seen++ {
@@ -108,14 +109,14 @@ func (in *Input) first(ctx context.Context, source *load.Source, most int64, f f
 	return nil
 }
 
-// shownItems is how many elements of a row are shown, where each is a call.
+// shownItems is how many elements of a row that fans out are shown.
 const shownItems = 3
 
 // calls are what a row is sent as: one call, or one for each element of an array.
 type calls struct {
 	line  int64
 	row   *row.Row
-	items *row.Items // nil means that the row is one call
+	items *row.Items // nil if the row is one call
 }
 
 // callsOf reads one row of a file. The error is why it fails before any call.
@@ -142,9 +143,9 @@ func (c *calls) count() int {
 	return c.items.Len()
 }
 
-// render renders the prompt of one of the calls, from 0. The system prompt is shown as well
-// where it differs from row to row. Of media there is a description, but for those in an
-// object store, which a preview is not connected to.
+// render renders the prompt of call i, counted from 0. The text includes the system prompt
+// if that is a template, and so differs from row to row. Media are shown by a description.
+// A preview is not connected to an object store, so it can't describe the media in one.
 func (c *calls) render(ctx context.Context, p *executor.Prompt, i int) (prompt rendered, err error) {
 	var r llm.Request
 	if c.items == nil {
@@ -178,7 +179,8 @@ type rendered struct {
 	mediaTokens int64
 }
 
-// placeText is the line of a row; of an element, from 0, also which of how many it is.
+// placeText names a row, as in "line 7", or one of its elements, counted from 0, as in
+// "line 7, element 0 of 3".
 func placeText(line int64, item *int, items int) string {
 	if item == nil {
 		return fmt.Sprint("line ", line)
@@ -186,7 +188,7 @@ func placeText(line int64, item *int, items int) string {
 	return fmt.Sprintf("line %d, element %d of %d", line, *item, items)
 }
 
-// rest is the line in place of the calls that are not shown. It is "" if all are.
+// rest is the line that is printed in place of the calls that are not shown, or "".
 func (c *calls) rest() string {
 	switch n := c.count(); {
 	case n == 0:

@@ -9,8 +9,8 @@ import (
 	"github.com/llm-stage/stage/internal/files/preview"
 )
 
-// A sample has as many rows as it should, each once, in the order of the file. Each row has the same chance, and the same
-// seed takes the same rows.
+// A sample has as many rows as it should, each once, in the order of the file. Each row has the
+// same chance, and the same seed takes the same rows.
 func TestASampleIsFair(t *testing.T) {
 	const rows, taken, samples = 20, 5, 500
 	var file strings.Builder

@@ -10,8 +10,8 @@ import (
 // sizes estimates the tokens of the prompts of calls, by their bytes.
 type sizes struct {
 	calls int64
-	bytes int64 // of all prompts, each with the bytes below
-	each  int   // bytes sent along with each prompt: system prompt and schema
+	bytes int64 // of all prompts, including each for each of them
+	each  int   // bytes that are sent along with each prompt: system prompt and schema
 	media int64 // tokens of pictures, documents and sounds
 }
 

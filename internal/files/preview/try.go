@@ -22,7 +22,7 @@ type Template struct {
 	name    string
 	prompt  *executor.Prompt
 	foreach *config.ForeachConfig
-	sizes   // of the calls that would be made so far
+	sizes   // of the calls that the rows so far would take
 }
 
 // LoadTemplates compiles templates: each of texts is a path, or the text itself, and
@@ -83,9 +83,9 @@ func oneLine(text string) string {
 	return runewidth.Truncate(strings.Join(strings.Fields(text), " "), 40, "…")
 }
 
-// Try renders each row with each template and prints the prompts, with asJSON an object
-// for each row, or for each element where these are calls of their own. The error says
-// how many rows would fail.
+// Try renders each row with each template and prints the prompts. With asJSON it prints an
+// object for each row, or for each element of a row that fans out. The error says how many
+// rows would fail.
 func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, asJSON bool) error {
 	source, err := in.open(ctx)
 	if err != nil {
@@ -120,10 +120,10 @@ func Try(ctx context.Context, in Input, templates []*Template, out io.Writer, as
 	return failed.err(seen, gaps)
 }
 
-// tryRow renders a row with each template and prints the prompts, as JSON all of them,
-// and otherwise only the first elements of a row that fans out. failure is the first
-// failure of the row; kept says that it is about an element, and stands in the element's
-// place.
+// tryRow renders a row with each template and prints the prompts. Of a row that fans out it
+// prints the first elements, or all of them as JSON. failure is the first failure of the
+// row, or nil. kept says that a failure would take the place of its element, and the other
+// elements would be called.
 func tryRow(ctx context.Context, templates []*Template, row rowfile.Row, asJSON bool, out io.Writer) (failure error, kept bool, err error) {
 	show := func(tried *triedRow) error {
 		if asJSON {

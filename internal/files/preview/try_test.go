@@ -53,7 +53,8 @@ func TestTryShowsTheElementsOfARow(t *testing.T) {
 	}
 }
 
-// Try and a dry run estimate the same number of tokens, for any rows, template, system prompt and schema.
+// Try and a dry run estimate the same number of tokens, for any rows, template, system prompt and
+// schema.
 func TestTryAndDryRunEstimateTheSame(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("schema.json", []byte(`{"type": "object"}`), 0o600); err != nil {
