@@ -38,8 +38,6 @@ func (f rowFilter) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 
 // WithGroup implements [slog.Handler].
-func (f rowFilter) WithGroup(
-	name string,
-) slog.Handler {
+func (f rowFilter) WithGroup(name string) slog.Handler {
 	return rowFilter{f.Handler.WithGroup(name)}
 }

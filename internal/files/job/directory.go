@@ -22,8 +22,8 @@ import (
 	"github.com/llm-stage/stage/internal/files/load"
 )
 
-// discardWait is how long --fresh waits for another command to close the store. A resumed
-// job waits as long.
+// discardWait is how long --fresh waits for another command to close the store. A job that
+// is resumed waits as long, in package natsconn.
 const discardWait = 10 * time.Second
 
 // names are the names that jobs and loads may have.

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,7 +46,7 @@ func erasedBody(field string, t *proof.Tombstone) []byte {
 type resultsOf struct {
 	places *places
 	reader *stored.Reader
-	held   *stored.Result  // a result that was read, and waits for erased ones before it
+	peeked *stored.Result  // a result that was read, but not returned yet, or nil
 	stones []stored.Result // erased results that were not returned yet, by place
 	at     uint64          // place of the result that was returned last
 	stone  uint64          // sequence of the last tombstone that was read
@@ -58,7 +57,7 @@ func (s *resultsOf) Close() { s.reader.Close() }
 
 // next is [stored.NextResult], with the erased results in their places.
 func (s *resultsOf) next(ctx context.Context, wait time.Duration) (stored.Result, error) {
-	if s.held == nil {
+	if s.peeked == nil {
 		r, err := stored.NextResult(ctx, s.reader, wait)
 		if err != nil && !errors.Is(err, stored.ErrNoMore) {
 			return r, err
@@ -72,17 +71,17 @@ func (s *resultsOf) next(ctx context.Context, wait time.Duration) (stored.Result
 			}
 			return s.pop(), nil
 		}
-		s.held = &r
+		s.peeked = &r
 	}
-	for len(s.stones) > 0 && s.stones[0].At <= s.held.At {
+	for len(s.stones) > 0 && s.stones[0].At <= s.peeked.At {
 		// A result that is still there, beside its tombstone, is returned itself: its
 		// erasure was interrupted.
-		if stone := s.pop(); stone.At < s.held.At {
+		if stone := s.pop(); stone.At < s.peeked.At {
 			return stone, nil
 		}
 	}
-	r := *s.held
-	s.held, s.at = nil, r.At
+	r := *s.peeked
+	s.peeked, s.at = nil, r.At
 	return r, nil
 }
 
@@ -122,6 +121,54 @@ func (s *resultsOf) readStones(ctx context.Context) error {
 	})
 	slices.SortFunc(s.stones, func(a, b stored.Result) int { return cmp.Compare(a.At, b.At) })
 	return err
+}
+
+// Eraser returns the function for [erase.Options.Results] of a job: it replaces the lines
+// of the results in all files of the job. It refuses while a process works on the job.
+func Eraser(
+	js jetstream.JetStream, cfg *config.Config, note func(text string),
+) func(context.Context, []*jetstream.RawStreamMsg, *proof.Tombstone) error {
+	return func(ctx context.Context, results []*jetstream.RawStreamMsg, t *proof.Tombstone) error {
+		dir := cfg.Data.Dir
+		j, err := jobs.Find(filepath.Dir(dir), filepath.Base(dir))
+		if err != nil {
+			return err
+		}
+		if j.State == jobs.Running {
+			return fmt.Errorf("process %d works on the job, and its file can't be changed "+
+				"meanwhile: wait for it, or end it", j.PID)
+		}
+		lines := make(map[[sha256.Size]byte][]byte)
+		for _, m := range results {
+			r, err := stored.NewResult(m)
+			if err == nil {
+				err = r.Fetch(ctx, js.Conn())
+			}
+			if err != nil {
+				return err
+			}
+			line, err := lineOf(r)
+			if err != nil {
+				return err
+			}
+			lines[line] = append(erasedBody(cfg.Prompt.ResponseField, t), '\n')
+		}
+		done, left, err := eraseOutputs(dir, lines)
+		for _, path := range done {
+			note("erased from " + path)
+		}
+		for path, why := range left {
+			note(path + " is as it was: " + why)
+		}
+		return err
+	}
+}
+
+// lineOf returns the hash of the line that a job writes for a result.
+func lineOf(r stored.Result) (hash [sha256.Size]byte, err error) {
+	var b bytes.Buffer
+	err = writeJSONLine(&b, r)
+	return sha256.Sum256(b.Bytes()), err
 }
 
 // eraseOutputs replaces the lines of results in the files that the job in dir has
@@ -170,7 +217,8 @@ func eraseOutputs(
 
 // eraseLines writes a new file beside the old one, with other lines in place of the given
 // ones, and moves it there, so that a kill leaves the old file or the new one. The note
-// comes before the move: without it the job would not know its own file.
+// comes before the move. A kill between the two would otherwise leave a file that the job
+// does not know as its own, and refuses to replace.
 func eraseLines(
 	notes outputNotes, path string, mode fs.FileMode, lines map[[sha256.Size]byte][]byte,
 ) (changed bool, err error) {
@@ -211,62 +259,4 @@ func eraseLines(
 		return false, err
 	}
 	return true, os.Rename(temp, path)
-}
-
-// lineOf returns the hash of the line that a job writes for a result.
-func lineOf(r stored.Result) (hash [sha256.Size]byte, err error) {
-	var b bytes.Buffer
-	err = writeJSONLine(&b, r)
-	return sha256.Sum256(b.Bytes()), err
-}
-
-// partialOf returns where the file at path is written before it takes its place. The name
-// is cut, since a file system may allow no more than 255 bytes.
-func partialOf(path, dir string) string {
-	name := filepath.Base(path)
-	name = string(bytes.ToValidUTF8([]byte(name[:min(len(name), 180)]), nil))
-	// Two jobs never share a file, and one runs only once at a time.
-	job := sha256.Sum256([]byte(dir))
-	return filepath.Join(filepath.Dir(path), "."+name+"."+hex.EncodeToString(job[:4])+".partial")
-}
-
-// Eraser returns the function for [erase.Options.Results] of a job: it replaces the lines
-// of the results in all files of the job. It refuses while a process works on the job.
-func Eraser(
-	js jetstream.JetStream, cfg *config.Config, note func(text string),
-) func(context.Context, []*jetstream.RawStreamMsg, *proof.Tombstone) error {
-	return func(ctx context.Context, results []*jetstream.RawStreamMsg, t *proof.Tombstone) error {
-		dir := cfg.Data.Dir
-		j, err := jobs.Find(filepath.Dir(dir), filepath.Base(dir))
-		if err != nil {
-			return err
-		}
-		if j.State == jobs.Running {
-			return fmt.Errorf("process %d works on the job, and its file can't be changed "+
-				"meanwhile: wait for it, or end it", j.PID)
-		}
-		lines := make(map[[sha256.Size]byte][]byte)
-		for _, m := range results {
-			r, err := stored.NewResult(m)
-			if err == nil {
-				err = r.Fetch(ctx, js.Conn())
-			}
-			if err != nil {
-				return err
-			}
-			line, err := lineOf(r)
-			if err != nil {
-				return err
-			}
-			lines[line] = append(erasedBody(cfg.Prompt.ResponseField, t), '\n')
-		}
-		done, left, err := eraseOutputs(dir, lines)
-		for _, path := range done {
-			note("erased from " + path)
-		}
-		for path, why := range left {
-			note(path + " is as it was: " + why)
-		}
-		return err
-	}
 }

@@ -64,8 +64,8 @@ func (f *failures) add(r stored.Result) (first *failedRows) {
 //	  openai: 400 invalid_request_error: injected failure
 //	  all of them: stage tail --reason api_call_failed --job reviews
 //
-// rest returns the last line, which shows all rows of a reason, where some were repaired.
-// It may be nil.
+// rest returns the last line of a reason. repaired says that some rows of the job were
+// repaired since they had failed. rest may be nil.
 func (f *failures) print(
 	w io.Writer, repaired bool, rest func(reason llm.Reason, repaired bool) string,
 ) {

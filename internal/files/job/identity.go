@@ -19,12 +19,13 @@ import (
 type identity struct {
 	Input string `json:"input" name:"the input's name"`
 	// Content is the hash of the first Bytes bytes of the input, in hexadecimal. It is
-	// empty for standard input, which can't be read twice. The file may grow: then the
-	// hash of its first Bytes bytes is still the same.
+	// empty for an input that can't be read twice, such as standard input. If the file
+	// grows, the hash of its first Bytes bytes stays the same.
 	Content string `json:"content_sha256" name:"the input's content"`
-	// Bytes is 0 for an empty input, and in a file of an earlier version.
+	// Bytes is 0 for an empty input, one without a hash, and in a file of an earlier version.
 	Bytes int64 `json:"content_bytes,omitempty"`
-	// Format is empty while the first rows of a pipe have not been read.
+	// Format is empty if neither a flag nor the name says the format of a pipe, and in a
+	// file of an earlier version.
 	Format string `json:"format" name:"the input's format"`
 	Column string `json:"delimiter,omitempty" name:"the delimiter"`           // "" is a comma
 	Types  string `json:"csv_types,omitempty" name:"the types of CSV values"` // "" is strings

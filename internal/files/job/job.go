@@ -12,6 +12,11 @@
 //	stage-data/reviews/state.json    how far it is, for stage jobs ls
 //	stage-data/reviews/outputs.json  what it has written into which files
 //	stage-data/reviews/jetstream     the streams
+//
+// directory.go, identity.go and grown.go decide whether a directory has the same job.
+// pipeline.go is the run: write.go writes the results, with those of rows that were
+// published again (repair.go) or erased (erased.go) in their places. output.go and
+// outputnotes.go keep OUT whole, and table.go and openaibatch.go are its other forms.
 package job
 
 import (
@@ -72,7 +77,8 @@ type Options struct {
 // Process is the command process: it takes the rows of a file through the whole stage on
 // an embedded server and writes the results. It drains when soft ends, and stops
 // immediately when hard does. It blocks until all that it started has ended. The error is
-// nil when each row has its result written, also where the result is an error.
+// nil once each row has its result written, whether or not that is an error, or a
+// [FailedRowsError] if more are errors than FailOnError allows.
 //
 // Everything that can be wrong is checked before the server starts and before the first
 // call: the input, the output, the prompt, the columns, the providers' settings, the HTTP
@@ -157,75 +163,35 @@ func (o *Options) adjust(cfg *config.Config) error {
 	return nil
 }
 
+// checkBatch reports options that contradict the format of OpenAI's Batch API: its lines
+// are whole requests, so there is no prompt to render, and its results have that API's
+// form.
+func (o *Options) checkBatch(cfg *config.Config) error {
+	switch {
+	case cfg.Prompt.RequestField == "":
+		return fmt.Errorf("--format %s: its lines are whole requests, "+
+			"which STAGE_REQUEST_FIELD=body takes: unset the template or the messages that are "+
+			"set as well", rowfile.FormatBatch)
+	case IsTable(o.Out):
+		return fmt.Errorf("-o %s: with --format %s results have the form of that API, "+
+			"which is JSONL: name a file that ends in .jsonl", o.Out, rowfile.FormatBatch)
+	}
+	return nil
+}
+
 // unnamed reports whether the job has no name by which another run could resume it: its
 // rows are from standard input.
 func (o *Options) unnamed(input string) bool { return input == "-" && o.Job == "" }
 
-// checkedJob is a job of which everything is checked that can be before its server starts.
+// checkedJob is a job that has passed all checks that need no server.
 type checkedJob struct {
-	in        *load.Source // open
-	out       *output      // not open yet
-	http      *stage.HTTPServer
-	results   *table // the form of the results, or nil if Out is no table
+	in        *load.Source      // open
+	out       *output           // not open yet
+	http      *stage.HTTPServer // its address is reserved
+	results   *table            // the form of the results, or nil if Out is no table
 	dir, name string
 	now       identity
 	then      *identity // of an earlier run, or nil
-}
-
-// resume takes over the job of an earlier run, if there was one.
-func (j *checkedJob) resume(ctx context.Context, s *stage.Stage) error {
-	if j.then == nil {
-		return nil
-	}
-	if err := checkOrder(ctx, s.Conn.NC(), s.Cfg, j.name); err != nil {
-		return err
-	}
-	s.Log.Info("resuming", slog.String("job", j.dir))
-	return j.now.takeOver(*j.then, j.dir, s.Log)
-}
-
-// pipeline returns what takes the rows through the stage. The output must be open.
-func (j *checkedJob) pipeline(s *stage.Stage, stderr io.Writer, o Options) *Pipeline {
-	rows := j.in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
-	p := &Pipeline{
-		Stage: s, Stderr: stderr, Source: rows, Total: j.in.Rows,
-		Out: j.out.writer(), rewrite: j.out.rewriter(), Format: writeJSONLine,
-		limit: o.Limit, retry: o.Retry, summary: o.Summary, earlier: j.then != nil,
-	}
-	// A pipe has no hash. On a resume its rows are compared with those that are stored.
-	if j.in.Sum == "" {
-		p.unhashed = rows
-	}
-
-	shown := j.out.special != nil && terminal.Is(j.out.special)
-	switch {
-	case j.results != nil:
-		p.Format = j.results.write
-		p.header = func(ctx context.Context, w io.Writer) error {
-			return j.results.writeHeader(ctx, w, rows)
-		}
-	case j.in.Layout.Format == rowfile.FormatBatch:
-		p.Format = (&batchLines{field: s.Cfg.Prompt.ResponseField, shown: shown}).write
-	case shown:
-		p.Format = showResult
-	}
-	return p
-}
-
-// run runs the pipeline, closes the output, and records how the job stands.
-func (j *checkedJob) run(soft, hard context.Context, site *Site, p *Pipeline) error {
-	log := site.Stage.Log
-	record(j.dir, jobs.Record{State: jobs.Running, Rows: j.in.Rows}, log)
-	err := p.Run(soft, hard)
-
-	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
-	err = errors.Join(err, j.out.close(err == nil))
-	record(j.dir, p.record(soft, hard, err), log) // before another process can open the job
-	if err == nil && p.limit == 0 && j.in.Grown() {
-		log.Warn("the input has grown meanwhile: the same command takes the rest",
-			slog.String("input", j.in.Name))
-	}
-	return err
 }
 
 // check checks all that [Process] promises. It opens the input and reserves the HTTP
@@ -299,20 +265,60 @@ func (o *Options) check(
 	}, nil
 }
 
-// checkBatch reports options that contradict the format of OpenAI's Batch API: its lines
-// are whole requests, so there is no prompt to render, and its results have that API's
-// form.
-func (o *Options) checkBatch(cfg *config.Config) error {
-	switch {
-	case cfg.Prompt.RequestField == "":
-		return fmt.Errorf("--format %s: its lines are whole requests, "+
-			"which STAGE_REQUEST_FIELD=body takes: unset the template or the messages that are "+
-			"set as well", rowfile.FormatBatch)
-	case IsTable(o.Out):
-		return fmt.Errorf("-o %s: with --format %s results have the form of that API, "+
-			"which is JSONL: name a file that ends in .jsonl", o.Out, rowfile.FormatBatch)
+// resume takes over the job of an earlier run, if there was one.
+func (j *checkedJob) resume(ctx context.Context, s *stage.Stage) error {
+	if j.then == nil {
+		return nil
 	}
-	return nil
+	if err := checkOrder(ctx, s.Conn.NC(), s.Cfg, j.name); err != nil {
+		return err
+	}
+	s.Log.Info("resuming", slog.String("job", j.dir))
+	return j.now.takeOver(*j.then, j.dir, s.Log)
+}
+
+// pipeline returns what takes the rows through the stage. The output must be open.
+func (j *checkedJob) pipeline(s *stage.Stage, stderr io.Writer, o Options) *Pipeline {
+	rows := j.in.Reader(s.Log, int(s.Conn.NC().MaxPayload())-load.MessageOverhead)
+	p := &Pipeline{
+		Stage: s, Stderr: stderr, Source: rows, Total: j.in.Rows,
+		Out: j.out.writer(), rewrite: j.out.rewriter(), Format: writeJSONLine,
+		limit: o.Limit, retry: o.Retry, summary: o.Summary, earlier: j.then != nil,
+	}
+	// A pipe has no hash. On a resume its rows are compared with those that are stored.
+	if j.in.Sum == "" {
+		p.unhashed = rows
+	}
+
+	shown := j.out.special != nil && terminal.Is(j.out.special)
+	switch {
+	case j.results != nil:
+		p.Format = j.results.write
+		p.header = func(ctx context.Context, w io.Writer) error {
+			return j.results.writeHeader(ctx, w, rows)
+		}
+	case j.in.Layout.Format == rowfile.FormatBatch:
+		p.Format = (&batchLines{field: s.Cfg.Prompt.ResponseField, shown: shown}).write
+	case shown:
+		p.Format = showResult
+	}
+	return p
+}
+
+// run runs the pipeline, closes the output, and records how the job stands.
+func (j *checkedJob) run(soft, hard context.Context, site *Site, p *Pipeline) error {
+	log := site.Stage.Log
+	record(j.dir, jobs.Record{State: jobs.Running, Rows: j.in.Rows}, log)
+	err := p.Run(soft, hard)
+
+	site.CloseCalls() // idle connections hold file descriptors, of which the output needs some
+	err = errors.Join(err, j.out.close(err == nil))
+	record(j.dir, p.record(soft, hard, err), log) // before another process can open the job
+	if err == nil && p.limit == 0 && j.in.Grown() {
+		log.Warn("the input has grown meanwhile: the same command takes the rest",
+			slog.String("input", j.in.Name))
+	}
+	return err
 }
 
 // limitMemory calls limit with the memory that the process needs at most, whenever that

@@ -1,6 +1,9 @@
 package job
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -55,8 +58,8 @@ type output struct {
 }
 
 // newOutput checks whether the results of the job in dir can go to path, before anything
-// is started or written. A path of "" or "-" is stdout. A file that holds anything but
-// results that this job has written is refused, unless force is set.
+// is started. A path of "" or "-" is stdout. A file that holds anything but results that
+// this job has written is refused, unless force is set.
 func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*output, error) {
 	if path == "" || path == "-" {
 		return &output{special: stdout}, nil
@@ -148,6 +151,16 @@ func resolveLinks(path string) string {
 		path = target
 	}
 	return path
+}
+
+// partialOf returns where the file at path is written before it takes its place. The name
+// is cut, since a file system may allow no more than 255 bytes.
+func partialOf(path, dir string) string {
+	name := filepath.Base(path)
+	name = string(bytes.ToValidUTF8([]byte(name[:min(len(name), 180)]), nil))
+	// Two jobs never share a file, and one runs only once at a time.
+	job := sha256.Sum256([]byte(dir))
+	return filepath.Join(filepath.Dir(path), "."+name+"."+hex.EncodeToString(job[:4])+".partial")
 }
 
 // isSame reports whether an open file is the one that info describes.
@@ -274,9 +287,9 @@ func (o *output) explain(err error) error {
 	return fmt.Errorf("%s: %w", o.path, err)
 }
 
-// takePlace moves the file to its place if it holds enough. While the calls have taken
-// all file descriptors that can wait, if another file is there: for the next write, or
-// the end.
+// takePlace moves the file to its place if it holds enough. If an older file is there and
+// the calls have taken all file descriptors, that is no error: the next write tries again,
+// and at last close.
 func (o *output) takePlace() error {
 	if o.whole.lines < o.wanted {
 		return nil
@@ -364,8 +377,9 @@ func (o *output) checkPlace() error {
 	return nil
 }
 
-// close ends the output. complete says that it holds all results that were asked for; one
-// that is not, and has not yet taken its place, is removed.
+// close ends the output. complete says that it holds all results that were asked for, so
+// that it takes its place even if the older file there holds more. A file that is neither
+// complete nor in its place is removed.
 func (o *output) close(complete bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

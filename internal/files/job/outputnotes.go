@@ -28,8 +28,8 @@ const (
 	notesFile = "outputs.json"
 	// notesMax bounds the notes of a job; the oldest go first.
 	notesMax = 32
-	// headerBytesMax bounds how much of the header of a table is held, whose names are
-	// bounded when it is written.
+	// headerBytesMax bounds how much of the header of a table is kept in memory. The names
+	// of the columns are bounded when it is written.
 	headerBytesMax = 4 << 20
 )
 
@@ -84,8 +84,8 @@ func (n outputNotes) add(note outputNote) error {
 }
 
 // check returns how many lines a file has. It is an error if the file holds anything but
-// results that the job has written, unless force is set. field is the name of the
-// replies' member.
+// results that the job has written. With force it is no error, and the number is 0, so that
+// any content is replaced at once. field is the name of the replies' member.
 func (n outputNotes) check(path, field string, force bool) (lines int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -208,7 +208,7 @@ func headerDelimiter(header []byte, field string) (delimiter byte, ok bool) {
 	lasts := lastColumns(field)
 	name := lasts[len(lasts)-1]
 	line := bytes.TrimSuffix(header, []byte("\n"))
-	// In quotes where it holds the delimiter.
+	// The name is in quotes if it contains the delimiter.
 	for _, text := range []string{name, `"` + strings.ReplaceAll(name, `"`, `""`) + `"`} {
 		if rest, found := bytes.CutSuffix(line, []byte(text)); found && len(rest) > 0 {
 			delimiter = rest[len(rest)-1]

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// resultPoll is how long the writer waits for a result before it looks whether all rows
-// have been loaded, and so whether it has written the last one.
+// resultPoll is how long the writer waits for a result before it looks whether it has
+// written the last one: all rows may have been loaded meanwhile, or the stage has ended.
 const resultPoll = 250 * time.Millisecond
 
 // flushEvery bounds how long a result may stay in the buffer while others follow without
@@ -40,7 +40,8 @@ var errWritten = fmt.Errorf("all results are written: %w", context.Canceled)
 // unexported fields. Run it once.
 //
 // The goroutine of write owns places, text, written, failed and failures until it has
-// ended; then the summary reads them. Only rows and progress are shared.
+// ended. Then the summary reads them. Only rows and progress are shared, and the subject of
+// places, which never changes.
 type Pipeline struct {
 	Stage  *stage.Stage
 	Stderr io.Writer // progress and summary

@@ -81,10 +81,9 @@ func openPlaces(ctx context.Context, js jetstream.JetStream, cfg *config.Config)
 	return p, nil
 }
 
-// limitTo leaves places to the first rows of the file alone, whichever of them are
-// answered first. It looks for the row of that number: between the rows of the file there
-// are rows that were published again, so its sequence is only known to be at or above the
-// number.
+// limitTo gives places to the first rows of the file only, whichever rows are answered
+// first. It looks for the row of that number. Between the rows of the file there are rows
+// that were published again, so its sequence is only known to be at or above the number.
 func (p *places) limitTo(ctx context.Context, rows int64) error {
 	for from := uint64(rows); ; { //nolint:gosec // above 0
 		m, err := streams.NextMessage(ctx, p.js.Conn(), p.cfg.Input.Stream, p.subject, from)
@@ -99,7 +98,7 @@ func (p *places) limitTo(ctx context.Context, rows int64) error {
 			p.until = m.Sequence
 			return nil
 		}
-		from = m.Sequence + uint64(rows-number) //nolint:gosec // above 0; what is between them was published again
+		from = m.Sequence + uint64(rows-number) //nolint:gosec // above 0
 	}
 }
 
@@ -317,8 +316,8 @@ type Retry struct {
 }
 
 // repair reads what the run must know of rows that were published again, and publishes
-// failed rows again if that was asked for. The stage must not run yet: a row that is
-// answered meanwhile would be missing.
+// failed rows again if that was asked for. The stage must not run yet. Otherwise a row that
+// fails after the failed results were read would not be published again.
 func (p *Pipeline) repair(ctx context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {

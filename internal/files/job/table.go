@@ -192,7 +192,7 @@ func (t *table) write(w io.Writer, r stored.Result) error {
 			other = append(append(jsonbytes.AppendString(append(other, ','), key), ':'), value...)
 		default:
 			return fmt.Errorf("result of row %d has the member %q, which no row of the input has: "+
-				"was it changed meanwhile?", r.Seq, key)
+				"was the input changed meanwhile?", r.Seq, key)
 		}
 	}
 	if t.other && other != nil {
@@ -225,18 +225,10 @@ func (t *table) appendAdded(record []string, failed bool, added map[string][]byt
 		record = append(record, cell(added[t.field+"_"+part]))
 	}
 	for _, name := range usageColumns {
-		record = append(record, cell(find(usage, name)))
+		record = append(record, cell(findIn(usage, name)))
 	}
-	return append(record, cell(added[t.field+"_model"]), cell(find(fault, "reason")),
-		cell(find(fault, "error")))
-}
-
-// find returns a member of an object, or nil if there is no such member, or no object.
-func find(raw []byte, name string) []byte {
-	if len(raw) == 0 {
-		return nil
-	}
-	return jsonbytes.Find(raw, name)
+	return append(record, cell(added[t.field+"_model"]), cell(findIn(fault, "reason")),
+		cell(findIn(fault, "error")))
 }
 
 // findIn returns a member of a value that may be anything, or nil if the value is no

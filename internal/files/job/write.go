@@ -53,6 +53,7 @@ func (p *Pipeline) write(work, storing context.Context) error {
 
 // writeAll writes the results from the first on. first says that it is the first pass,
 // which counts the rows. stale is how many results were replaced after they were written.
+// If storing ends before each row has its result, the error is the cause of work.
 func (p *Pipeline) writeAll(
 	work, storing context.Context, js jetstream.JetStream, first bool,
 ) (stale int, err error) {
@@ -166,7 +167,7 @@ func (p *Pipeline) writeResult(
 ) (first *failedRows, err error) {
 	p.text.Reset()
 	err = p.Format(&p.text, r)
-	if err == nil && p.text.Len() > out.Available() { // each write to the file is of whole results
+	if err == nil && p.text.Len() > out.Available() {
 		err = out.Flush()
 	}
 	if err == nil {
