@@ -34,10 +34,9 @@ var demoLLM = llmtest.Config{
 	Burst:    5, Latency: time.Second, LatencySigma: 0.3, Seed: 1,
 }
 
-// demoDefaults are the settings of the demo; flags and variables change them.
+// demoDefaults are the settings of the demo. Flags and variables take precedence.
 var demoDefaults = map[string]string{
-	"STAGE_POOL_SIZE": "32", "STAGE_LLM_PROVIDER": "mock", "STAGE_DATA_SYNC": "1s",
-	"STAGE_LOG_LEVEL": "warn",
+	"STAGE_POOL_SIZE": "32", "STAGE_DATA_SYNC": "1s", "STAGE_LOG_LEVEL": "warn",
 	"STAGE_TEMPLATE": "Is this review of {{ row.product }} positive, " +
 		"negative or mixed?\n\n{{ row.text }}",
 }
@@ -47,17 +46,31 @@ var demoDefaults = map[string]string{
 // done.
 const chaosRowsMin = 60
 
-// demoFixed are the flags that demo refuses, since it has its own store and LLM.
-var demoFixed = []string{
-	"data-dir", "fallbacks", "fallback-after", "llm-provider", "llm-base-url", "llm-api-key-file",
-	"llm-model", "llm-azure-api-version", "llm-ca-file", "llm-extra-body", "llm-extra-body-file",
-	"llm-extra-headers-file",
+// demoFixed returns the settings that demo has of its own, since it has its own store and
+// LLM. An empty text means the default.
+func demoFixed() map[string]string {
+	fixed := map[string]string{
+		"STAGE_DATA_DIR": "", "STAGE_FALLBACKS": "", "STAGE_FALLBACK_AFTER": "",
+		"STAGE_LLM_PROVIDER": "mock", "STAGE_LLM_BASE_URL": "", "STAGE_LLM_API_KEY_FILE": "",
+		"STAGE_LLM_MODEL": "", "STAGE_LLM_AZURE_API_VERSION": "", "STAGE_LLM_CA_FILE": "",
+		"STAGE_LLM_EXTRA_BODY": "", "STAGE_LLM_EXTRA_BODY_FILE": "",
+		"STAGE_LLM_EXTRA_HEADERS_FILE": "",
+	}
+	for _, f := range config.Fields() {
+		if f.Group == "Providers of fallbacks" {
+			for _, variable := range f.FlagVariables() {
+				fixed[variable] = ""
+			}
+		}
+	}
+	return fixed
 }
 
 // newDemoCommand makes stage demo: the whole stage in one process, with a server and an
-// LLM of its own, or with --chaos in several, through an outage and a kill. A key or a
-// server that the user has set for other commands is replaced, or refused as a flag, so
-// that the demo neither costs anything nor writes into foreign streams.
+// LLM of its own, or with --chaos in several processes, through an outage and a kill. A
+// key, an LLM or a server in the environment is meant for other commands and is ignored; a
+// flag of these is refused. So the demo neither costs anything nor writes into the streams
+// of another stage.
 func newDemoCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo",
@@ -75,14 +88,20 @@ func newDemoCommand(env *Env) *cobra.Command {
 
 	flags := newConfigFlags(cmd, env, nil, demoDefaults)
 	flags.refuseConnection("demo runs its own server: remove it")
-	flags.refuse("demo has its own store and LLM: remove it",
-		append(flagsOf("Providers of fallbacks"), demoFixed...)...)
+	flags.fixed = demoFixed()
+	for variable := range flags.fixed {
+		flags.refuse("demo has its own store and LLM: remove it", config.FlagName(variable))
+	}
+	for _, variable := range []string{ // without a flag, or with one that is refused above
+		"STAGE_PARTITIONS", "STAGE_LLM_API_KEY", "STAGE_LLM_EXTRA_HEADERS",
+	} {
+		flags.fixed[variable] = ""
+	}
 	run := func(soft, hard context.Context, cfg *config.Config, _ []string) error {
 		if *rows < 1 {
 			return config.Invalid(fmt.Errorf("--rows %d: give at least 1", *rows))
 		}
 
-		// The environment may name a server and an LLM for other commands.
 		cfg.NATS, cfg.Streams.Partitions = config.NATSConfig{}, 1
 		cfg.LLM, cfg.Fallback = demoLLMConfig(&cfg.LLM), config.FallbackConfig{}
 		if compared.asked || compared.svg != "" || cmd.Flags().Changed("for") {
@@ -113,7 +132,6 @@ type compareFlags struct {
 	svg   string
 }
 
-// addCompareFlags adds the flags of the comparison to demo.
 func addCompareFlags(cmd *cobra.Command) *compareFlags {
 	f := &compareFlags{}
 	cmd.Flags().BoolVar(&f.asked, "compare", false, "compare one call at a time, "+
@@ -126,7 +144,7 @@ func addCompareFlags(cmd *cobra.Command) *compareFlags {
 	return f
 }
 
-// run compares, and prints a table of the throttles and, with --svg, a picture.
+// run compares the throttles. It prints a table, and with --svg writes a picture.
 func (f *compareFlags) run(ctx context.Context, env *Env, cfg *config.Config) error {
 	switch {
 	case !f.asked:
@@ -150,9 +168,9 @@ func (f *compareFlags) run(ctx context.Context, env *Env, cfg *config.Config) er
 	return os.WriteFile(f.svg, []byte(report.SVG()), 0o644) //nolint:gosec // a picture for everyone
 }
 
-// demo is the command process with everything built in, and a summary of the audit at the
-// end. hold keeps the dashboard until soft ends. The store is a temporary directory,
-// which is removed in any case.
+// demo does what process does, with rows, server and LLM of its own, and prints a summary
+// of the audit at the end. With hold it keeps the dashboard until soft ends. The store is
+// a temporary directory, which is removed whatever happens.
 func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, hold bool) error {
 	dir, err := os.MkdirTemp("", "llm-stage-demo-")
 	if err != nil {
@@ -188,7 +206,6 @@ func demo(soft, hard context.Context, env *Env, cfg *config.Config, rows int, ho
 	return nil
 }
 
-// demoHeld is the line that --hold prints at the end.
 const demoHeld = "\nthe dashboard stays at %s until Ctrl-C"
 
 // demoChaos runs the demo in several processes, which are this program again: one of them
@@ -207,9 +224,9 @@ func demoChaos(ctx context.Context, env *Env, cfg *config.Config, rows int, hold
 	})
 }
 
-// demoLLMConfig returns the settings of the built-in LLM. A user may have set a key and
-// an address for other commands: in the demo neither the key nor a row may leave the
-// machine.
+// demoLLMConfig returns the settings of the built-in LLM: those of c that concern neither
+// key nor address. A user may have set these for other commands, and in the demo neither a
+// key nor a row may leave the machine.
 func demoLLMConfig(c *config.LLMConfig) config.LLMConfig {
 	return config.LLMConfig{
 		Provider: llm.Mock, Timeout: c.Timeout, MaxReplyBytes: c.MaxReplyBytes,

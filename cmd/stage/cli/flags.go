@@ -42,9 +42,9 @@ type configFlags struct {
 	envFiles []string
 	context  string
 	external bool // the command connects to NATS
-	// column has the settings of one column of try, by variable. They take precedence
-	// over the flags.
-	column   map[string]string
+	// fixed has settings that take precedence over the flags, by variable: those of one
+	// column of try, or those of demo.
+	fixed    map[string]string
 	offline  bool // see [config.Source]
 	anyInput bool // see [config.Source]
 
@@ -390,7 +390,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 	values := maps.Clone(c.values)
 	maps.DeleteFunc(values,
 		func(variable, _ string) bool { return c.refused[config.FlagName(variable)] != "" })
-	maps.Copy(values, c.column)
+	maps.Copy(values, c.fixed)
 	source := config.Source{
 		Flags: values, Stage: stage, Environ: c.env.Environ, Defaults: c.defaultsOfFormat(),
 		Secrets:  c.env.secrets,
@@ -439,10 +439,10 @@ func (c *configFlags) LoadColumns(
 	problems := c.given()
 	cfgs := make([]*config.Config, len(columns))
 	var shared sharedProblems
-	defer func() { c.column = nil }()
+	defer func() { c.fixed = nil }()
 
 	for i, settings := range columns {
-		c.column = settings
+		c.fixed = settings
 		cfg, files, found := c.load(ctx, need, nil)
 		for _, problem := range found {
 			shared.add(problem.Error(), names[i])
