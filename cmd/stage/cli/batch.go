@@ -23,11 +23,10 @@ import (
 )
 
 // newBatchCommand makes stage batch, the client of batched requests. It needs a running
-// stage, which the settings name by its server and its name, and answers with the exit
-// codes of a job: 0 if at least one prompt was answered, 1 if none was, 2 for an invalid
-// request, and 3 where the account, the key or the address must be fixed first. With
-// --detach it waits for no answer, and the commands get, cancel and ls continue from the
-// id that it prints.
+// stage, which the settings name by its server and its name. The exit code is 0 if at
+// least one prompt was answered, 1 if none was, 2 for an invalid request, and 3 where the
+// account, the key or the address must be fixed first. With --detach it waits for no
+// answer, and the commands get, cancel and ls continue from the id that it prints.
 func newBatchCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "batch [FILE]",
@@ -60,8 +59,9 @@ func newBatchCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// sendBatch sends the request of a file and prints the reply. The request is checked here
-// as the stage would check it: an error needs no server then, and names the file.
+// sendBatch sends the request of a file and prints the reply. The request is checked
+// first, as the stage would check it. So a mistake is reported without a server, and the
+// error names the file.
 func sendBatch(
 	ctx context.Context, env *Env, cfg *config.Config, file string, timeout time.Duration,
 ) error {
@@ -99,7 +99,7 @@ func sendBatch(
 	return batchVerdict(cfg, reply)
 }
 
-// readBatchFile reads a request and checks it before it is sent.
+// readBatchFile reads the request of a file and checks it.
 func readBatchFile(
 	ctx context.Context, env *Env, name string, check func([]byte) error,
 ) ([]byte, error) {
@@ -115,7 +115,7 @@ func readBatchFile(
 
 // connectRunning connects to the server of the configuration or, without one, to the
 // embedded server of a running stage. Unlike commands on streams it never opens a store
-// itself: nobody would answer there.
+// itself, since no stage would answer there.
 func connectRunning(
 	ctx context.Context, cfg *config.Config, log *slog.Logger,
 ) (*natsconn.Conn, error) {
@@ -162,8 +162,8 @@ func batchNotAnswered(
 }
 
 // batchVerdict returns the error that the command ends with, or nil if a prompt was
-// answered. A reply without results is not from a stage. It is an acknowledgement, for
-// example: if a stream captures the subject, the server answers in the stage's place.
+// answered. A reply without results is not from a stage. For example, if a stream captures
+// the subject, the server acknowledges the request before the stage replies.
 func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 	code := reply.Header.Get(micro.ErrorCodeHeader)
 	if code == "" {
@@ -179,8 +179,7 @@ func batchVerdict(cfg *config.Config, reply *nats.Msg) error {
 	return batchRefusal(code, reply)
 }
 
-// batchRefusal returns the error of a service error, with the type that gives the exit
-// code.
+// batchRefusal turns a service error into an error whose type gives the exit code.
 func batchRefusal(code string, reply *nats.Msg) error {
 	err := fmt.Errorf("%s: %s", code, reply.Header.Get(micro.ErrorHeader))
 	var body batch.ErrorBody

@@ -21,21 +21,22 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// askTimeout is how long the commands on deferred batches wait for an answer that needs
-// no call. getWait is how long one request waits for the end of a batch. It is shorter
-// than stages allow, so that a stage that stops or is killed meanwhile costs little time.
 const (
+	// askTimeout is how long the commands on deferred batches wait for an answer that
+	// needs no call.
 	askTimeout = 30 * time.Second
-	getWait    = 10 * time.Second
+	// getWait is how long one request waits for the end of a batch. A stage allows ten
+	// minutes, but the reply of one that is killed meanwhile never comes: with 10 s the
+	// next request follows after at most getWait + askTimeout = 40 s.
+	getWait = 10 * time.Second
 )
 
 // noDeferred is the error where the id of a deferred batch is missing.
 const noDeferred = "name a batch by its id: stage batch ls lists them"
 
-// submitBatch leaves the request of a file with a stage, and prints its id. The id is
-// chosen here, before the request is sent. So a command that got no answer can name the
-// batch that may be stored, and a second command with the same id submits no second
-// batch.
+// submitBatch leaves the request of a file with a stage, and prints the id of the batch.
+// The id is chosen before the request is sent. So a command that got no answer can name
+// the batch that may be stored, and a second command with that id submits no second batch.
 func submitBatch(
 	ctx context.Context, env *Env, cfg *config.Config, file string, keep, timeout time.Duration,
 ) error {
@@ -84,16 +85,16 @@ func submitBatch(
 }
 
 // askBatches sends a request about deferred batches, and decodes the answer into reply.
-// The errors tell three cases apart, since a caller may try again in one of them: a stage
-// has refused ([refusedError]), no stage has replied ([awayError]), or the request could
-// not be sent.
+// The error is a [refusedError] if a stage has refused, and an [awayError] if no stage has
+// replied: then a caller may try again. Any other error means that the request was not
+// sent, or that another program has replied.
 func askBatches(
 	ctx context.Context, conn *natsconn.Conn, cfg *config.Config, request string, body any,
 	timeout time.Duration, reply any,
 ) error {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false) // or a request that fits would not
+	enc.SetEscapeHTML(false) // escaped, < takes six bytes, and a request might not fit
 	if err := enc.Encode(body); err != nil {
 		return err
 	}
@@ -123,8 +124,8 @@ func askBatches(
 	return nil
 }
 
-// refusedError is a stage's answer that it does not do what was asked. code is one of the
-// codes of package batch.
+// refusedError means that a stage has refused a request. code is one of the codes of
+// package batch.
 type refusedError struct {
 	code string
 	err  error
@@ -143,7 +144,6 @@ type awayError struct {
 func (e *awayError) Error() string { return e.err.Error() }
 func (e *awayError) Unwrap() error { return e.err }
 
-// printReply prints a reply as JSON.
 func printReply(env *Env, reply any) error {
 	enc := json.NewEncoder(terminal.JSON(env.Stdout))
 	enc.SetEscapeHTML(false)
@@ -189,10 +189,10 @@ func newBatchGetCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// getBatch gets a batch. It waits for the end of the batch for so long, in requests of
-// getWait each. A stage that was met once may be replaced meanwhile, so later requests
-// are repeated while nobody answers; if none is ever met, the first failure ends it.
-// Answers that do not fit into one message are fetched in parts.
+// getBatch gets a batch. It waits for the end of the batch for at most wait, in requests
+// of getWait each. Once a stage has taken a request, others are repeated while no stage
+// replies, since that one may be about to be replaced. If none has taken any, the first
+// failure ends it. Answers that do not fit into one message are fetched in parts.
 func getBatch(
 	ctx context.Context, conn *natsconn.Conn, cfg *config.Config, id string, wait time.Duration,
 ) (*batch.Deferred, error) {
@@ -244,8 +244,8 @@ func getParts(
 	}
 }
 
-// newBatchCancelCommand makes stage batch cancel. An id that is unknown does not keep the
-// others from being cancelled.
+// newBatchCancelCommand makes stage batch cancel. Where an id is unknown, the batches of
+// the others are cancelled all the same.
 func newBatchCancelCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel ID...",
@@ -310,7 +310,6 @@ func newBatchListCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// writeDeferred prints a table of deferred batches.
 func writeDeferred(w io.Writer, list []batch.Listed) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tSTATE\tDONE\tTOTAL\tAGE\tKEPT FOR\tPROBLEM") //nolint:errcheck // Flush reports it

@@ -8,9 +8,9 @@
 //
 // A command is a function that takes the Env and returns a *cobra.Command. A new one
 // takes three steps: a file of its name with the function, a line in [makers], and its
-// text in help/NAME.txt. One that uses the configuration calls newConfigFlags, which adds a flag for
-// every variable. Its RunE is made by configFlags.run, or by configFlags.runOnStreams if
-// it works on streams beside a stage:
+// text in help/NAME.txt. One that uses the configuration calls newConfigFlags, which adds
+// a flag for every variable. Its RunE is made by configFlags.run, or by
+// configFlags.runOnStreams if it works on streams beside a stage:
 //
 //	func newRunCommand(env *Env) *cobra.Command {
 //		cmd := &cobra.Command{Use: "run", Short: "…", GroupID: groupWork, Args: cobra.NoArgs}
@@ -21,6 +21,12 @@
 //		cmd.RunE = flags.run(config.NeedCalls, run)
 //		return cmd
 //	}
+//
+// A file is named after its command, except that steer.go has pause, resume, drain and
+// probe, batch_deferred.go the commands below batch, trycall.go try --call, and replica.go
+// the processes of demo --chaos. The others serve all commands: env.go has the Env and its
+// signals, flags.go the flags of the configuration, store.go --job, and help.go and
+// topics.go the help.
 package cli
 
 import (
@@ -50,14 +56,13 @@ const (
 	groupSetup   = "setup"
 )
 
-// maker makes the command of a name.
 type maker struct {
 	name string
 	make func(env *Env) *cobra.Command
 }
 
-// makers make every command of the program, by how often it is used: the help lists them
-// in this order, within their groups.
+// makers make every command except help and completion, the most used first. The help
+// lists the commands of each group in this order.
 var makers = []maker{
 	{"process", newProcessCommand},
 	{"run", newRunCommand},
@@ -90,8 +95,8 @@ var makers = []maker{
 
 // commands returns the commands that the arguments may need: only the one that they name
 // first or, if they name none, all of them, for the help and for completion. Most
-// commands have about 200 flags, so making all commands takes longer than most of them
-// run.
+// commands have more than 180 flags, so making all commands takes longer than most of
+// them run.
 func commands(env *Env) (all []*cobra.Command) {
 	named := func(m maker) bool { return len(env.Args) > 0 && env.Args[0] == m.name }
 	one := slices.ContainsFunc(makers, named)
@@ -106,7 +111,7 @@ func commands(env *Env) (all []*cobra.Command) {
 	return all
 }
 
-// argumentOr returns the first argument, or what stands for it where there is none.
+// argumentOr returns the first argument, or without if there is none.
 func argumentOr(args []string, without string) string {
 	if len(args) == 0 {
 		return without
@@ -118,16 +123,16 @@ func argumentOr(args []string, without string) string {
 const (
 	exitDone        = 0   // done; rows that failed are results, without --fail-on-error
 	exitFailed      = 1   // failed while running
-	exitUsage       = 2   // bad usage or configuration
+	exitUsage       = 2   // bad usage or configuration, or verify cannot tell
 	exitFatal       = 3   // ended by a fatal provider error
 	exitFailedRows  = 4   // done, but more rows failed than --fail-on-error allows
 	exitInterrupted = 130 // interrupted before the end, or by a second interrupt
 )
 
 // Main runs the program with the arguments of env and returns its exit code: 0 done, 1
-// failed while running, 2 bad usage or configuration, 3 ended by a fatal provider error,
-// 4 too many rows failed, 130 interrupted. It prints the error to env.Stderr. It blocks
-// until the command has ended; ctx ends it early.
+// failed while running, 2 bad usage or configuration, or verify cannot tell, 3 ended by a
+// fatal provider error, 4 too many rows failed, 130 interrupted. It prints the error to
+// env.Stderr. It blocks until the command has ended; ctx ends it early.
 func Main(ctx context.Context, env *Env) int {
 	own := *env
 	own.secrets = new(config.Secrets)
@@ -147,8 +152,8 @@ func Main(ctx context.Context, env *Env) int {
 }
 
 // exitCode returns the code that the program ends with when a command has returned err.
-// An error that joins several counts as the first of these kinds. For example, a job that
-// was interrupted and also has a problem of its settings ends with 2.
+// An error that joins several has the code of the first kind that is looked for here. For
+// example, a job that was interrupted and also has a problem of its settings ends with 2.
 func exitCode(err error) int {
 	if err == nil {
 		return exitDone
@@ -173,7 +178,7 @@ func exitCode(err error) int {
 
 // redactStandardLog removes secrets from the standard logger, which libraries use:
 // net/http logs unsolicited responses of a server there, and a client can't turn that
-// off. undo restores the logger.
+// off.
 func redactStandardLog(w io.Writer, secrets *config.Secrets) (undo func()) {
 	before := log.Writer()
 	log.SetOutput(config.RedactingWriter{To: w, Secrets: secrets})

@@ -16,8 +16,8 @@ import (
 
 // newConfigCommand makes stage config. Everything that it prints follows from the fields
 // of [config.Config]: the effective values with the place that each comes from, the table
-// of the README, and the JSON Schema of the chart. With --check it loads what run and
-// process load, up to the prompt and the prices, and connects to nothing.
+// of docs/settings.md, and the JSON Schema of the chart. With --check it loads what run
+// and process load: settings, prompt, prices, and the clients of the providers.
 func newConfigCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "config",
@@ -88,8 +88,8 @@ func noteContext(env *Env, cfg *config.Config) {
 }
 
 // checkConfig checks that run and process can start: settings, prompt, providers and
-// keys. It connects to no server, so it works in a pipeline before a deployment. It lists
-// all problems, and names the stage of each if there are several.
+// keys. It connects to neither NATS nor a provider, so it works in a pipeline before a
+// deployment. It lists all problems, and names the stage of each if there are several.
 func checkConfig(ctx context.Context, env *Env, flags *configFlags, stages string) error {
 	cfgs, err := flags.LoadStages(ctx, stages, config.NeedCalls)
 	if err != nil {

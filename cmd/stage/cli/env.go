@@ -57,8 +57,8 @@ type Env struct {
 	Setenv func(name, value string)
 
 	// HangupEnds is set where SIGHUP means that the terminal of the process has closed.
-	// Then it ends run, and where there is no terminal it asks for secrets to be read
-	// again.
+	// Then SIGHUP ends run and demo, as SIGTERM does. If it is not set, SIGHUP asks run to
+	// read its secrets again.
 	HangupEnds bool
 
 	// secrets are those of the configuration that was loaded. Main sets it, and removes
@@ -153,13 +153,14 @@ const signalEcho = 200 * time.Millisecond
 //	signal                                  soft   hard   the process
 //	first SIGINT, SIGTERM or one of also    ends          finishes its work
 //	second one, 200 ms later or more        ends   ends   stops immediately
-//	4.5 s after the second, or a third one                is ended by Env.Exit
+//	4.5 s after the second                                is ended by Env.Exit
+//	third one                                             is ended by the signal itself
 //
 // SIGHUP never counts as the second signal, since shell and system both send it when a
 // terminal closes. hard is the parent of soft, and the cause of both is a
-// [*stopping.InterruptError]. The last step is for code that can't be cancelled, such as
-// a write to a pipe that nobody reads. Both contexts end with parent. The caller must
-// call stop when the command is done; it waits until the signals are released.
+// [*stopping.InterruptError]. The last two steps are for code that can't be cancelled,
+// such as a write to a pipe that nobody reads. Both contexts end with parent. The caller
+// must call stop when the command is done; it waits until the signals are released.
 func (e *Env) Contexts(
 	parent context.Context, also ...os.Signal,
 ) (soft, hard context.Context, stop func()) {
@@ -233,7 +234,7 @@ func stillIn() []string {
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	var names []string
 	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
-		_, name, found := strings.Cut(stack, "\n"+module) // of the innermost call
+		_, name, found := strings.Cut(stack, "\n"+module) // the innermost call of the program
 		if !found {
 			continue
 		}
@@ -248,8 +249,9 @@ func stillIn() []string {
 }
 
 // Reloads returns a channel that gets a value at each SIGHUP, which asks for secrets to
-// be read again. Signals that arrive while one waits may be merged. With HangupEnds it
-// gets none. The caller must call stop when it no longer reads the channel.
+// be read again. Signals that arrive while one waits may be merged. With HangupEnds the
+// channel is nil, which never has a value. The caller must call stop when it no longer
+// reads the channel.
 func (e *Env) Reloads() (reloads <-chan os.Signal, stop func()) {
 	if e.HangupEnds {
 		return nil, func() {}

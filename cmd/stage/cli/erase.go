@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -20,9 +19,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// eraseCommand is stage erase, which removes the bodies of rows from all streams. It
-// works on the streams alone, beside a running stage or without one. It prints a plan and
-// asks before it removes anything; --dry-run only prints the plan.
+// eraseCommand is stage erase, which removes the bodies of rows from all streams, and
+// from the batches that a provider keeps. It works beside a running stage or without one.
+// It prints a plan and asks before it removes anything; --dry-run only prints the plan.
 type eraseCommand struct {
 	env    *Env
 	flags  *storeFlags
@@ -73,7 +72,7 @@ func newEraseCommand(env *Env) *cobra.Command {
 }
 
 // check reads the flags. Exactly one way to select the rows must be given, and
-// STAGE_CONTROL must be on unless nothing is removed.
+// STAGE_CONTROL must be true, except with --dry-run.
 func (c *eraseCommand) check(cfg *config.Config) error {
 	changed := c.flags.cmd.Flags().Changed
 	selected := 0
@@ -143,15 +142,6 @@ func parseRange(text string) (r erase.Range, err error) {
 	return r, nil
 }
 
-// erases is an erasure in one stage, or in all stages of a chain.
-type erases interface {
-	Empty() bool
-	Execute(ctx context.Context) error
-	Write(w io.Writer)
-	Err() error
-	Reports() []*erase.Report
-}
-
 // run plans the erasure, asks, and executes it. With --chain, the plan also covers the
 // rows that later stages of the chain have made from the selected ones.
 func (c *eraseCommand) run(
@@ -196,7 +186,7 @@ func (c *eraseCommand) run(
 }
 
 // print prints the plan, which after its execution also says what was done.
-func (c *eraseCommand) print(plan erases) error {
+func (c *eraseCommand) print(plan *erase.Chain) error {
 	if *c.output == formatJSON {
 		return terminal.WriteJSON(c.env.Stdout, plan.Reports())
 	}
@@ -205,7 +195,7 @@ func (c *eraseCommand) print(plan erases) error {
 }
 
 // confirm shows the plan on the terminal and asks.
-func (c *eraseCommand) confirm(plan erases) error {
+func (c *eraseCommand) confirm(plan *erase.Chain) error {
 	if err := c.env.canAsk("give --yes to erase without a question, " +
 		"or --dry-run to see what there is"); err != nil {
 		return err
