@@ -1,5 +1,12 @@
-// Package status is what a stage is doing now: its state in one word, activity, samples,
-// and the report as JSON and text.
+// Package status says what a stage is doing now: its state in one word, its activity,
+// samples, and the report as JSON and text.
+//
+// A [Snapshot] has what the parts of a stage know, and holds.go collects from it why rows
+// wait. The [Report] and the state that it judges are in this file, its text is in text.go.
+// activity.go keeps recent calls and errors, history.go and sample.go the samples of the
+// whole run. stall.go and late.go notice what no part reports: a partition in which nothing
+// moves, and a row that takes too long. pause.go, stop.go, lane.go, budget.go and slots.go
+// describe what they are named after.
 package status
 
 import (
@@ -19,7 +26,7 @@ import (
 // State is the state of a stage, in one word.
 type State string
 
-// The states, by precedence: the state of a stage is the first that applies.
+// The states. [Report.Judge] chooses among those that apply.
 const (
 	StateStopping State = "stopping" // no row is taken or started; calls in flight are finished
 	StatePaused   State = "paused"   // only probes are sent

@@ -1,5 +1,7 @@
 // Package stored reads back what a stage has stored: results, claims and audit events, in
-// stream order.
+// stream order. A [Reader] reads any stream (reader.go). Above it, results.go and log.go
+// read the logs of partitions, audit.go the events, and object.go what is too large for a
+// message. partitions.go and streams.go say what there is to read.
 package stored
 
 import (

@@ -28,7 +28,7 @@ func (r *search) erased(t *proof.Tombstone) {
 	}
 }
 
-// finishErased takes the time at which the row was answered for the time of its result.
+// finishErased shows the time at which the row was answered as the time of its result.
 func (s *history) finishErased(result *emission) {
 	if row := s.emitted(result); row != nil && result != nil && result.stored.IsZero() {
 		result.stored = row.FinishedAt

@@ -55,7 +55,7 @@ type FailuresOptions struct {
 // few events.
 const (
 	partFirst   = 4096            // sequences of the first part, and the least of one that is made smaller
-	partGrowth  = 4               // by which the next part is larger, or smaller
+	partGrowth  = 4               // the factor by which the next part is larger, or smaller
 	partMost    = 20_000          // events of a part
 	eventsMost  = 50_000          // events of a page, beyond the first part
 	enoughAfter = 4 * time.Second // no further part is begun then

@@ -279,7 +279,7 @@ func (e *noEventError) Error() string {
 	return fmt.Sprintf("row %d has no event of stage %s in stream %s%s: there is no such row, it has not been called yet, or the audit no longer holds it", e.row, e.stage, e.stream, since)
 }
 
-// IsNoEvent reports whether [History] has found nothing of the row.
+// IsNoEvent reports whether [History] or [Tell] has found nothing of the row.
 func IsNoEvent(err error) bool {
 	_, is := errors.AsType[*noEventError](err)
 	return is
@@ -486,9 +486,10 @@ func (s *history) end(cfg *config.Config, row *auditlog.Row, result *emission) (
 }
 
 // wait returns what the answered row waited for before it could be emitted, or nil if
-// that is not known. A row that is not emitted may still wait for a row that has no event
-// yet. Then the row of its key that was answered last proves nothing, and neither does
-// it, in stream order, that no row was answered later.
+// that is not known. Until the row is emitted it may wait for a row that has no event yet.
+// In order by key the events then say nothing, since only the row of the key that was
+// answered last counts. In stream order they say something only if an earlier row was
+// answered later than this one.
 func (s *history) wait(row *auditlog.Row, emitted bool) *step {
 	of := ""
 	switch s.order {

@@ -1,5 +1,7 @@
-// Package tail prints audit events, and the history of one row, as text. For a page it has
-// that history, and the rows that failed, as data.
+// Package tail prints audit events (tail.go, line.go), and the history of one row, as text
+// (history.go). For a page it has that history as a [Story] (story.go, contents.go), and the
+// rows that failed (failures.go). locate.go finds the part of the audit where a row's events
+// are.
 package tail
 
 import (

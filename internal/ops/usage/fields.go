@@ -20,7 +20,7 @@ const (
 	// valueBytesMax bounds the text of a value. Longer texts are cut off, so values that
 	// begin alike are one.
 	valueBytesMax = 256
-	// rowsOfChunk is how many rows in a row share a chunk of an index.
+	// rowsOfChunk is how many consecutive rows share a chunk of an index.
 	rowsOfChunk = 1 << 12
 )
 
@@ -40,7 +40,7 @@ type fields struct {
 // index is the value of each row that was read.
 type index struct {
 	chunks      map[uint64]*[rowsOfChunk]uint16 // 0 means that a row was not found
-	first, last uint64                          // sequences of rows that were read in a row
+	first, last uint64                          // all rows between these sequences were read
 }
 
 // The first values of the list.
@@ -58,7 +58,7 @@ func newFields(cfg *config.Config, name string) *fields {
 }
 
 // of returns the value in the row of a call. It is empty where there is no such member, and
-// for a call without a row. found is false if the row is stored no more.
+// for a call without a row. found is false if the row is no longer stored.
 func (f *fields) of(ctx context.Context, js jetstream.JetStream, c *auditlog.Call) (value string, found bool, err error) {
 	if c.Sequence == 0 { // a batched request
 		return "", true, nil

@@ -42,7 +42,7 @@ type Reader struct {
 	rollsUp  bool    // it brings the roll-up up to date, see [RollUp]
 	noRollUp string  // why it is not known whether there is a roll-up, or empty
 	fields   *fields // nil where calls are not grouped by a member of their rows
-	gone     uint64  // calls whose rows are stored no more
+	gone     uint64  // calls whose rows are no longer stored
 	show     shower
 }
 

@@ -45,7 +45,7 @@ const (
 // rolledDay names a message of the roll-up.
 type rolledDay struct {
 	stage string
-	day   int64 // since 1970
+	day   int64 // days since 1970
 }
 
 // rolled is what a message of the roll-up has.

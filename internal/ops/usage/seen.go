@@ -12,13 +12,13 @@ import (
 // it becomes before, and the old before is forgotten. So a call is recognised at least
 // until one further generation has filled up.
 type seen struct {
-	most        int // size of one
+	most        int // size of one generation
 	now, before generation
 	size        int // of now, in units of about 4 bytes
 }
 
 const (
-	// generationSize bounds one generation to 16 MB: 4 million calls of rows in a row,
+	// generationSize bounds one generation to 16 MB: 4 million calls of consecutive rows,
 	// half a million of batched requests, or 40,000 of as many terms.
 	generationSize = 4 << 20
 	// runSize and chunkSize are what the first call of a run, and of 65,536 sequences,

@@ -148,7 +148,7 @@ func (r *Report) notes() (notes []string) {
 		add("Days that were rolled up are not included, if there are any: stream %s: %s.", RollUpStream, r.NoRollUp)
 	}
 	if r.RowsGone > 0 {
-		add("The rows of %s are stored no more: they count as rows without a value.", terminal.Plural(int(r.RowsGone), "call")) //nolint:gosec // far below
+		add("The rows of %s are no longer stored: they count as rows without a value.", terminal.Plural(int(r.RowsGone), "call")) //nolint:gosec // far below
 	}
 	if r.Unreadable > 0 {
 		add("%s could not be read: the numbers are too low. A newer version of stage may have stored them.", terminal.Plural(int(r.Unreadable), "event")) //nolint:gosec // far below

@@ -2,10 +2,15 @@
 // tokens and cost, by stage, provider, model and day.
 //
 //	book := usage.NewBook([]usage.Dimension{usage.ByStage})
-//	err := usage.NewReader(cfg, book, usage.Options{Stages: []string{"a", "b"}}).Read(ctx, js)
-//	usage.WriteTable(os.Stdout, book.Report())
+//	reader := usage.NewReader(cfg, book, usage.Options{Stages: []string{"a", "b"}})
+//	err := reader.Read(ctx, js)
+//	err = reader.Report().Write(os.Stdout, usage.Table)
 //
-// A call counts once, however often its event is stored: see [Book.Add].
+// A call counts once, however often its event is stored: see [Book.Add] and seen.go. A
+// [Reader] (read.go) fills the [Book], together with the days that were rolled up
+// (rollup.go) and the members of rows that calls are grouped by (fields.go). What it comes
+// to is a [Report] (report.go, text.go). batches.go has what batches were billed beyond
+// their calls, and runs.go what parallel calls gained.
 package usage
 
 import (
@@ -106,7 +111,7 @@ const secondsOfDay = int64(24 * time.Hour / time.Second)
 // group is the key of a group of calls. A dimension that calls are not grouped by is zero.
 type group struct {
 	stage, provider, model string
-	day                    int64 // since 1970
+	day                    int64 // days since 1970
 	field                  string
 }
 
@@ -147,8 +152,8 @@ func (b *Book) AddOf(c *auditlog.Call, value string) { b.call(c, value) }
 // window of message ids has passed stores a second copy, and a line of a provider's batch
 // is recorded by each owner that reads it. Such a copy is left out if the first one is
 // among the last 4 million calls of rows, or the last half a million of batched requests.
-// Of rows whose calls are each of another term of ownership, it is the last 40,000. That
-// is enough, since a stage repeats an event within minutes.
+// If each call is of another term of ownership, it must be among the last 40,000. That is
+// enough, since a stage repeats an event within minutes.
 func (b *Book) Add(e *auditlog.Event) {
 	switch {
 	case e == nil:

@@ -374,8 +374,8 @@ func (v *batchVerifier) checkEnd(r *batchRecord, e *auditlog.Batch) {
 	}
 }
 
-// uncalled returns how many of the dropped answers have no call event: stages before this
-// version recorded none for them.
+// uncalled returns how many of the dropped answers have no call event. Older versions of
+// the stage recorded none for them.
 func (r *batchRecord) uncalled(e *auditlog.Batch) int { return max(0, e.Dropped-r.late) }
 
 // checkUnused looks for answers without a call that cannot be explained by rows that went

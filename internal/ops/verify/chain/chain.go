@@ -3,6 +3,9 @@
 // exactly the results that it names, down to the first input.
 //
 //	report, err := chain.Run(ctx, js, cfg, []string{"map", "reduce"}, os.Stderr)
+//
+// The settings of each stage are read from the audit event of its last run (settings.go).
+// Where there is none, they are guessed from the streams (guess.go).
 package chain
 
 import (
