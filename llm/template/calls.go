@@ -160,13 +160,14 @@ var notAvailable = map[string]string{
 func (p *exprParser) filters(of expr) expr {
 	for n := 1; p.skip("|"); n++ {
 		of = p.oneFilter(of)
-		p.row(n)
+		p.chained(n)
 	}
 	return of
 }
 
-// oneFilter reads a filter and its arguments. Those that evaluate something else than
-// their arguments in turn, such as default, are not in the table of filters.
+// oneFilter reads a filter and its arguments. A filter that needs more than the values of
+// its arguments is not in the table of filters: default evaluates only those that it needs,
+// and map has the name of a filter as an argument.
 func (p *exprParser) oneFilter(of expr) expr {
 	name := p.expectName("the name of a filter")
 	a := p.arguments(name.line)

@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/llm/template/internal/value"
 )
 
-// maxExpressionDepth bounds the nesting of expressions and the number of operators in a
-// row.
+// maxExpressionDepth bounds the nesting of expressions, and the number of operators that
+// follow each other on one level, as in a + b + c.
 const maxExpressionDepth = 200
 
 // operatorWords are the words that cannot be names.
@@ -36,10 +36,10 @@ type exprParser struct {
 	depth int // of the expression
 }
 
-// row checks the number of operators in a row.
-func (p *exprParser) row(n int) {
+// chained fails at more than maxExpressionDepth operators that follow each other.
+func (p *exprParser) chained(n int) {
 	if n > maxExpressionDepth {
-		p.failf(p.present().line, "more than %d operators in a row", maxExpressionDepth)
+		p.failf(p.present().line, "more than %d operators one after the other", maxExpressionDepth)
 	}
 }
 
@@ -77,7 +77,7 @@ func (p *exprParser) expression(conditional bool) expr {
 		if p.skip("else") {
 			c.no = p.expression(true)
 		}
-		p.row(n)
+		p.chained(n)
 		x = c
 	}
 	return x
@@ -92,7 +92,7 @@ func (p *exprParser) level(next func() expr, operators ...string) expr {
 		if t == nil {
 			return x
 		}
-		p.row(n)
+		p.chained(n)
 		right := next()
 		switch t.text {
 		case "and":
@@ -126,12 +126,13 @@ func (p *exprParser) not() expr {
 	return p.unaries(p.comparison(), negations, line, negations%2 == 1, value.Not, value.Truth)
 }
 
-// unaries returns x after n unary operators, which are odd or even as one.
+// unaries returns x after n unary operators. An odd number of them is the operation odd, and
+// an even number is the operation even: "- - x" is "+ x".
 func (p *exprParser) unaries(x expr, n, line int, isOdd bool, odd, even value.Operation) expr {
 	if n == 0 {
 		return x
 	}
-	p.row(n)
+	p.chained(n)
 	if isOdd {
 		even = odd
 	}
@@ -182,7 +183,7 @@ func (p *exprParser) filtered() expr {
 		default:
 			return x
 		}
-		p.row(n)
+		p.chained(n)
 	}
 }
 
@@ -209,7 +210,7 @@ func (p *exprParser) operand() expr {
 		default:
 			return x
 		}
-		p.row(n)
+		p.chained(n)
 	}
 }
 

@@ -14,10 +14,15 @@
 //	parse.go, blocks.go                         a tree of nodes: text, outputs, blocks
 //	expressions.go, calls.go                    and of the expressions in them
 //	names.go                                    the names that they read and set
-//	render.go, eval.go                          the tree for one row, within its budget
+//	render.go, eval.go                          the tree for one row, within its bounds
 //
-// The budget ([Options].MaxWork) replaces a deadline. A rendering that costs 64 Mi units
-// fails on every machine and every time, where a deadline would fail on a busy one only.
+// conversation.go does the same for a file of messages, each string of which is a template,
+// and lookup.go reads the lookup. The values and what can be done with them are in package
+// value.
+//
+// The bound on its work ([Options].MaxWork) replaces a deadline. A rendering that costs more
+// than 64 Mi units fails on every machine and every time, where a deadline would fail on a
+// busy one only.
 package template
 
 import (

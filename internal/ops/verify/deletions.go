@@ -3,9 +3,9 @@ package verify
 import "slices"
 
 // deletions are the messages that are gone from the middle of a stream. The server is asked
-// for them at the first question and then never again, as the answer may be long. An error
-// of the server is returned: a check that took it for "none is gone" would call an erased
-// result lost.
+// for them when they are first needed, and not again once it has answered, as the answer
+// may be long. An error of the server is returned: a check that took it for "none is gone"
+// would call an erased result lost.
 //
 // A nil pointer stands for a stream without deletions.
 type deletions struct {

@@ -84,7 +84,7 @@ type progress struct {
 	// unseen is how many rows above the mark have a result that is not in the log,
 	// according to the log itself.
 	unseen int
-	since  logMessage
+	since  logMessage // the message that last raised unseen, which a violation quotes
 	// purged is how many rows above the first mark that is left had their results in the
 	// part of the log that was purged. At most gone of these rows are above the present
 	// mark.

@@ -18,7 +18,7 @@ import (
 const (
 	VerdictProven     = "proven"      // everything was checked and nothing is wrong
 	VerdictViolated   = "violated"    // there are violations, whatever else could not be checked
-	VerdictCannotTell = "cannot_tell" // there are none, and something could not be checked
+	VerdictCannotTell = "cannot_tell" // there are no violations, and something could not be checked
 )
 
 // Report is what verify found. --json prints it as JSON.

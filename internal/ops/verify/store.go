@@ -61,8 +61,8 @@ func (s *store) row(ctx context.Context, seq uint64) (*stored.InputRow, error) {
 	return in, in.Fetch(ctx, s.js.Conn())
 }
 
-// deletionsOf returns the deletions of a stream, as the server will tell them. inside is how
-// many there are.
+// deletionsOf returns the deletions of a stream, for which the server is asked later. inside
+// is how many there are.
 func (s *store) deletionsOf(ctx context.Context, stream string, inside int) *deletions {
 	if inside == 0 {
 		return nil

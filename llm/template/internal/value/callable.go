@@ -20,12 +20,13 @@ type Callable struct {
 	Named bool
 	// Free says that Op takes any arguments, which freeArgs splits.
 	Free bool
-	// Undefined says that Op gets [Missing] for an attribute that does not exist. Without
-	// it the rendering fails there.
+	// Undefined says that Op gets [Missing] for a name or an attribute that does not exist.
+	// Without it the rendering fails there.
 	Undefined bool
 }
 
-// Missing stands in for an argument that is left out.
+// Missing stands in for an argument that is left out, and for a value that is undefined
+// where [Callable.Undefined] allows that.
 type Missing struct{}
 
 // freeArgs splits the arguments of a [Callable] that is Free: the positional ones, and at
@@ -158,7 +159,7 @@ func onMapping(op func(r *Run, m map[string]any, keys, args []any) (any, error))
 	}
 }
 
-// method returns a callable that only values of the type of have.
+// method returns a callable for values of one type: of is its typeName.
 func method(of, params string, op Operation) Callable {
 	c := typed(params, op)
 	op = c.Op

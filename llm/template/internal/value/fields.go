@@ -11,8 +11,8 @@ type fieldFormat struct {
 	*writer
 	args  []any
 	named map[string]any
-	next  int // of args, for "{}"
-	mixed [2]bool
+	next  int     // of args, for "{}"
+	mixed [2]bool // whether the format has "{}", and whether it has "{0}"
 }
 
 // methodFormat is "{} {name}".format(...).

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Filters are all filters except specialFilters.
+// Filters are the filters except for specialFilters, which the parser builds.
 var Filters = map[string]Callable{
 	"abs":            {Op: filterAbs},
 	"batch":          typed("linecount:int fill_with?", onItems(filterBatch)),

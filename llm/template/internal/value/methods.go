@@ -168,7 +168,8 @@ var NameTests = map[string]Callable{
 	}},
 }
 
-// specialFilters are those that need more than the values of their arguments.
+// specialFilters are the filters that need more than the values of their arguments: default
+// does not evaluate all of them, and the others are given the name of a filter or test.
 var specialFilters = []string{"default", "d", "map", "select", "reject", "selectattr", "rejectattr"}
 
 // nothing equals no value of a template.

@@ -171,8 +171,8 @@ func largeCost(i *big.Int) int {
 }
 
 // arithmetic returns an operation on numbers: on two integers or, if one is a float, on
-// two floats. ints is used up to the magnitude small, where it cannot overflow. No
-// divisor is 0.
+// two floats. ints is used up to the magnitude small, where it cannot overflow. None of
+// the three is called with the divisor 0.
 func arithmetic(name string, small uint64, ints func(a, b int64) int64, bigs func(z, a, b *big.Int) *big.Int, floats func(a, b float64) float64) Operation {
 	divides := name == "//" || name == "%"
 	return func(r *Run, v any, args []any) (any, error) {

@@ -9,10 +9,10 @@ const (
 	ItemCost = 16
 )
 
-// Run is the budget of one rendering.
+// Run counts the work that one rendering may still do.
 type Run struct{ work, maxWork int }
 
-// NewRun returns a budget of work units.
+// NewRun returns a run that may do so many units of work.
 func NewRun(work int) Run { return Run{work: work, maxWork: work} }
 
 // Spend pays n units of work. Everything that takes time or memory is paid for first.

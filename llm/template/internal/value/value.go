@@ -5,8 +5,8 @@
 // sequences that are not lists, or [json.Number] for integers beyond int64. None is ever
 // modified. Templates also use [*Namespace], [*Loop] and [Blank].
 //
-// Every operation pays for its time and memory from the budget of its [Run] before it uses
-// them. "'ab' * 1000000000" asks for 2 GB, fails at that, and has allocated nothing:
+// Every operation pays its [Run] for time and memory before it uses them. "'ab' *
+// 1000000000" asks for 2 GB, fails at that, and has allocated nothing:
 //
 //	if err := r.SpendTimes(n, len(a)); err != nil {
 //		return nil, err
@@ -15,6 +15,12 @@
 //
 // The results follow Python where Jinja's do, since a template that was tested in Python
 // must render the same prompt here.
+//
+// The tables of what a template can use are in filters.go ([Filters]), methods.go
+// ([Functions], [Tests]), strings.go ([Methods]) and ops.go ([Operators], [Comparisons]).
+// callable.go has the checks of arguments, text.go how a value is printed, and format.go,
+// fields.go and percent.go Python's ways to format it. Any other file has what it is named
+// after, such as numbers.go the arithmetic.
 package value
 
 import (
@@ -43,8 +49,8 @@ type lazyMembers interface {
 // maxValueDepth bounds the nesting of values that are printed or compared. Rows nest less.
 const maxValueDepth = 20_000
 
-// typeName is the name of a value's type as errors have it, and as the methods of a type
-// are found by.
+// typeName returns the name of a value's type. Errors show it, and methods are defined for
+// the types of one name.
 func typeName(v any) string {
 	switch v := v.(type) {
 	case nil:
