@@ -20,6 +20,7 @@ import (
 	"github.com/llm-stage/stage/consumer/streams"
 	"github.com/llm-stage/stage/internal/config"
 	"github.com/llm-stage/stage/internal/files/jobs"
+	"github.com/llm-stage/stage/internal/files/rowfile"
 	"github.com/llm-stage/stage/internal/ops/erased"
 	"github.com/llm-stage/stage/internal/ops/proof"
 	"github.com/llm-stage/stage/internal/ops/stored"
@@ -38,6 +39,10 @@ func erasedBody(field string, t *proof.Tombstone) []byte {
 	why, _ := json.Marshal(map[string]string{"reason": "erased", "error": text}) //nolint:errchkjson // strings
 	return fmt.Appendf(nil, "{%s:null,%s:%s}", name, errorName, why)
 }
+
+// hasNoReply reports whether a result has the reason in place of a reply. An erased result
+// does not count as failed, but is written like one.
+func hasNoReply(r stored.Result) bool { return r.Failed || r.Erased }
 
 // resultsOf reads the results of a job in the order in which they were stored, and
 // returns an erased result in its old place. The stream has a gap there, and the
@@ -124,7 +129,8 @@ func (s *resultsOf) readStones(ctx context.Context) error {
 }
 
 // Eraser returns the function for [erase.Options.Results] of a job: it replaces the lines
-// of the results in all files of the job. It refuses while a process works on the job.
+// of the results in all files of the job. Of a file in any other form than JSON lines it
+// notes how to write it again. It refuses while a process works on the job.
 func Eraser(
 	js jetstream.JetStream, cfg *config.Config, note func(text string),
 ) func(context.Context, []*jetstream.RawStreamMsg, *proof.Tombstone) error {
@@ -183,6 +189,11 @@ func eraseOutputs(
 	if err != nil {
 		return nil, nil, err
 	}
+	batch, err := writesBatchLines(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	const again = ": the same stage process command writes it again, without a call"
 	left = make(map[string]string)
 	seen := make(map[string]bool)
 	for _, note := range all {
@@ -200,8 +211,9 @@ func eraseOutputs(
 		case !info.Mode().IsRegular():
 			left[note.Path] = "it is no regular file"
 		case IsTable(note.Path):
-			left[note.Path] = "it is a table: the same stage process command writes it again, " +
-				"without a call"
+			left[note.Path] = "it is a table" + again
+		case batch:
+			left[note.Path] = "it has the form of OpenAI's Batch API" + again
 		default:
 			changed, err := eraseLines(notes, note.Path, info.Mode().Perm(), lines)
 			if err != nil {
@@ -213,6 +225,20 @@ func eraseOutputs(
 		}
 	}
 	return done, left, nil
+}
+
+// writesBatchLines reports whether the job in dir has requests of OpenAI's Batch API as
+// rows, and so writes its results as [batchLines].
+func writesBatchLines(dir string) (bool, error) {
+	var id identity
+	raw, err := os.ReadFile(filepath.Join(dir, jobs.IdentityFile))
+	if err == nil {
+		err = json.Unmarshal(raw, &id)
+	}
+	if err != nil {
+		return false, fmt.Errorf("job %s: %w", filepath.Base(dir), err)
+	}
+	return id.Format == string(rowfile.FormatBatch), nil
 }
 
 // eraseLines writes a new file beside the old one, with other lines in place of the given

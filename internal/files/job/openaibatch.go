@@ -24,7 +24,8 @@ import (
 // The body is the provider's own reply if that is a chat completion. Otherwise it is a
 // chat completion made from the result. A request that the provider has refused has the
 // provider's status, and an error as the body. One that failed in any other way has an
-// error beside the response, which is null.
+// error beside the response, which is null. So has one that was erased, and its custom_id
+// is gone.
 //
 // A line depends on the stored result alone, so that a job that is resumed writes the
 // same bytes again. Ids that a provider did not give are therefore hashes, not random.
@@ -59,11 +60,11 @@ func (b *batchLines) write(w io.Writer, r stored.Result) error {
 	line = append(line, `,"response":`...)
 	status := findIn(fault, "status_code")
 	switch {
-	case r.Failed && len(status) > 0 && status[0] != 'n':
+	case hasNoReply(r) && len(status) > 0 && status[0] != 'n':
 		line = append(append(line, `{"status_code":`...), status...)
 		line = append(appendRequestID(line, r), `,"body":{"error":`...)
 		line = append(appendRefusal(line, status, fault), `}},"error":null}`...)
-	case r.Failed:
+	case hasNoReply(r):
 		line = appendValue(append(line, `null,"error":{"code":`...), findIn(fault, "reason"))
 		line = append(appendValue(append(line, `,"message":`...), findIn(fault, "error")), "}}"...)
 	default:

@@ -202,7 +202,7 @@ func (t *table) write(w io.Writer, r stored.Result) error {
 	if t.other {
 		record = append(record, string(other))
 	}
-	return t.writeRecord(w, t.appendAdded(record, r.Failed, added))
+	return t.writeRecord(w, t.appendAdded(record, hasNoReply(r), added))
 }
 
 // appendAdded appends the values of the columns of added. A row that has failed may still
