@@ -25,7 +25,7 @@ import (
 )
 
 // configFlags are the flags of a command that uses the configuration. Each variable has
-// one, named after it: STAGE_POOL_SIZE has --pool-size. A secret has none for its value,
+// one, named after it: STAGE_POOL_SIZE has --pool-size. A key has none for its value,
 // which would show in the list of processes, but one for the path of its file.
 //
 // A flag takes precedence over the environment. A flag that the command does not use is
@@ -41,7 +41,7 @@ type configFlags struct {
 
 	envFiles []string
 	context  string
-	external bool // the command connects to NATS
+	external bool // see [config.Source]
 	// fixed has settings that take precedence over the flags, by variable: those of one
 	// column of try, or those of demo.
 	fixed    map[string]string
@@ -51,18 +51,19 @@ type configFlags struct {
 	ends []os.Signal // signals that end the command like SIGTERM
 }
 
-// Flags that have no variable of the same name. The nats CLI calls the first two so.
+// Flags that have no variable of the same name. The first two have the names that the
+// nats CLI gives them.
 const (
 	serverFlag  = "server"
 	contextFlag = "context"
 	stagesFlag  = "stages"
 )
 
-// everyCommand are the variables that each command uses.
+// everyCommand are the variables that each command uses, whatever its groups.
 var everyCommand = []string{"STAGE_LOG_LEVEL", "STAGE_LOG_FORMAT"}
 
-// providerSettings are the variables of a command that manages batches at the provider and
-// makes no other call.
+// providerSettings are the variables of a command that cancels or deletes batches at the
+// provider and makes no other call.
 var providerSettings = []string{
 	"STAGE_LLM_PROVIDER", "STAGE_LLM_BASE_URL", "STAGE_LLM_API_KEY_FILE",
 	"STAGE_LLM_AZURE_API_VERSION", "STAGE_LLM_CA_FILE", "STAGE_LLM_TIMEOUT",
@@ -81,8 +82,8 @@ var commonSettings = []string{
 // newConfigFlags adds the flags of the configuration to the command. groups are the
 // headings of [config.Config] that the command uses, or nil for all; flags of other
 // groups are refused. defaults are the command's, by variable, and take precedence over
-// the documented ones. A flag that the command has already replaces the setting's flag of
-// that name, so a command adds its own flags first. Load reports an invalid value,
+// the documented ones. A setting whose flag the command has already, such as --template of
+// try, gets none; so a command adds its own flags first. Load reports an invalid value,
 // together with all other problems.
 func newConfigFlags(
 	cmd *cobra.Command, env *Env, groups []string, defaults map[string]string,
@@ -154,8 +155,8 @@ func (c *configFlags) allow(variables ...string) {
 	}
 }
 
-// own shows the flags of variables that are deprecated as settings of a stage, but are a
-// command's own options: setup has the sizes of new streams.
+// own lists flags in the help of a command that is about these settings, also those that
+// are deprecated elsewhere: setup has the sizes of new streams.
 func (c *configFlags) own(variables ...string) {
 	for _, variable := range variables {
 		flag := c.cmd.Flags().Lookup(config.FlagName(variable))
@@ -206,8 +207,8 @@ func (c *configFlags) given() (problems []error) {
 	return problems
 }
 
-// add adds the flag of a variable, for the value of the field or for the path of a file
-// with it.
+// add adds the flag of a variable. It takes the value of the field, or the path of a file
+// that holds the value.
 func (c *configFlags) add(cmd *cobra.Command, f *config.Field, variable string) {
 	help, kind := f.Help, f.Kind()
 	switch {
@@ -254,8 +255,8 @@ const groupNATS = "NATS"
 // groupsOfStreams are the groups of flags that commands on streams need.
 var groupsOfStreams = []string{"Stage", groupNATS, "Embedded server", "Streams and subjects"}
 
-// run returns the RunE of a command. It loads the configuration, and calls f with it, the
-// arguments, and the two contexts of [Env.Contexts].
+// run returns a RunE that loads the configuration, and calls f with it, the arguments, and
+// the two contexts of [Env.Contexts].
 func (c *configFlags) run(need config.Need,
 	f func(soft, hard context.Context, cfg *config.Config, args []string) error,
 ) func(*cobra.Command, []string) error {
@@ -265,8 +266,8 @@ func (c *configFlags) run(need config.Need,
 	return c.runStages(new(string), need, one)
 }
 
-// runStages is like run, for a command that may work for several stages: path names the
-// list of them, and is empty for one stage.
+// runStages is like run, for a command that may work for several stages. path names the
+// list of stages; an empty one means one stage.
 func (c *configFlags) runStages(path *string, need config.Need,
 	f func(soft, hard context.Context, cfgs []*config.Config, args []string) error,
 ) func(*cobra.Command, []string) error {
@@ -275,7 +276,7 @@ func (c *configFlags) runStages(path *string, need config.Need,
 		if err != nil {
 			return err
 		}
-		// A command on a store that no process serves has to serve it itself.
+		// If no process serves the store, the command starts the embedded server itself.
 		if need == config.NeedNothing && len(cfgs[0].NATS.URL) == 0 && c.env.LimitMemory != nil {
 			c.env.LimitMemory(stage.EmbeddedMemory)
 		}
@@ -285,13 +286,11 @@ func (c *configFlags) runStages(path *string, need config.Need,
 	}
 }
 
-// onStreams is the body of a command that works on streams.
 type onStreams func(ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream,
 	cfg *config.Config) error
 
-// runOnStreams returns the RunE of a command that works on streams beside a stage. It
-// calls f once it is connected, and explains its error. check, which may be nil, reports
-// invalid flags before that.
+// runOnStreams returns the RunE of a command that works on streams beside a stage. check,
+// which may be nil, reports invalid flags before anything is opened.
 func (c *configFlags) runOnStreams(
 	check func(cfg *config.Config) error, f onStreams,
 ) func(*cobra.Command, []string) error {
@@ -383,7 +382,7 @@ func (c *configFlags) LoadStages(
 }
 
 // load reads the configuration of a process with one stage, or of one of several. files
-// are the files of variables that it has read.
+// are the values of --env-file.
 func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.EnvFile) (
 	_ *config.Config, files []config.EnvFile, problems []error,
 ) {
@@ -409,7 +408,7 @@ func (c *configFlags) load(ctx context.Context, need config.Need, stage *config.
 		problems, unread = appendProblems(problems, err, "--env-file: "), unread || err != nil
 		source.EnvFiles = append(source.EnvFiles, file)
 	}
-	if unread { // otherwise settings in unread files would be reported as missing
+	if unread { // a setting in an unread file would be reported as missing, too
 		return nil, nil, problems
 	}
 	cfg, err := source.Load(ctx, need)
@@ -431,8 +430,9 @@ func configError(problems []error) error {
 		errors.Join(problems...)))
 }
 
-// LoadColumns is [configFlags.Load] for each column of try. Its settings take precedence
-// over the flags. The error names the columns that have a problem, unless all have it.
+// LoadColumns is [configFlags.Load] for each column of try. The settings of a column take
+// precedence over the flags. The error names the columns that have a problem, unless all
+// have it.
 func (c *configFlags) LoadColumns(
 	ctx context.Context, names []string, columns []map[string]string, need config.Need,
 ) ([]*config.Config, error) {
@@ -458,14 +458,14 @@ func (c *configFlags) LoadColumns(
 	return cfgs, nil
 }
 
-// sharedProblems groups the problems of several stages or columns by their text: what all
-// inherit from the environment would be listed once for each of them.
+// sharedProblems groups the problems of several stages or columns by their text.
+// Otherwise a problem that ten stages inherit from the environment would be listed ten
+// times.
 type sharedProblems struct {
 	texts []string // in the order in which they were found
 	of    map[string][]string
 }
 
-// add adds a problem of the stage or column with this name.
 func (s *sharedProblems) add(text, name string) {
 	if s.of == nil {
 		s.of = make(map[string][]string)
@@ -476,8 +476,9 @@ func (s *sharedProblems) add(text, name string) {
 	s.of[text] = append(s.of[text], name)
 }
 
-// list returns the problems, each with the names that have it, unless all do. repeated is
-// what stands between two names and is shortened to a comma.
+// list returns the problems, each with the names that have it, unless all do. repeated
+// stands between two names and is shortened to a comma: with ", stage ", the names
+// "stage a" and "stage b" become "stage a, b".
 func (s *sharedProblems) list(all int, repeated string) (problems []error) {
 	for _, text := range s.texts {
 		if names := s.of[text]; len(names) < all {
@@ -504,9 +505,9 @@ func appendProblems(problems []error, err error, prefix string) []error {
 	return problems
 }
 
-// exportFiles sets those variables of environment files that libraries read from the
-// process: OTEL_* for OpenTelemetry, and HTTPS_PROXY for Go. The environment takes
-// precedence.
+// exportFiles puts the variables of --env-file that are no settings into the environment
+// of the process, for the libraries that read it: OTEL_* for OpenTelemetry, HTTPS_PROXY
+// for Go. A variable that the environment has keeps its value.
 func (c *configFlags) exportFiles(files []config.EnvFile) {
 	for _, file := range files {
 		for name, value := range file.Values {
@@ -518,8 +519,8 @@ func (c *configFlags) exportFiles(files []config.EnvFile) {
 	}
 }
 
-// configFlag is the value of one flag. It keeps the text: the configuration decodes it,
-// so that flag and variable are read by the same code.
+// configFlag is the value of one flag. It keeps the text, which the configuration decodes.
+// So flag and variable are read by the same code.
 type configFlag struct {
 	flags    *configFlags
 	variable string
@@ -543,7 +544,6 @@ func (v *configFlag) Type() string { return v.kind }
 // IsBoolFlag reports whether --flag means --flag=true.
 func (v *configFlag) IsBoolFlag() bool { return v.kind == "bool" }
 
-// addStages adds --stages, and returns its value.
 func (c *configFlags) addStages() *string {
 	path := c.cmd.Flags().String(stagesFlag, "", "`path` of a list of several stages for this "+
 		"process: YAML, or a directory with a file *.env for each; above the environment")
@@ -636,7 +636,6 @@ const (
 	formatJSON  = "json"
 )
 
-// addOutputFlag adds --output.
 func addOutputFlag(cmd *cobra.Command, words string) *string {
 	output := cmd.Flags().StringP("output", "o", formatTable, "how to print it: "+words)
 	completeWords(cmd, "output", formatTable, formatJSON)

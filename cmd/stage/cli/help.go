@@ -78,7 +78,7 @@ const exitCodes = `Exit codes:
   130 interrupted before the end: the first Ctrl-C stops cleanly, the second immediately
 `
 
-// writeFlags prints a set of flags under a heading, unless it is empty.
+// writeFlags prints a set of flags under a heading. It prints nothing for an empty set.
 func writeFlags(b *strings.Builder, heading string, flags *pflag.FlagSet, width int) {
 	if flags.HasAvailableFlags() {
 		fmt.Fprintf(b, "\n%s:\n%s", heading, flags.FlagUsagesWrapped(cmp.Or(width, helpWidth)))
@@ -109,7 +109,7 @@ func writeSettings(root *cobra.Command, env *Env, width int) {
 }
 
 // flagError adds a remedy to the error of an unknown flag: the name that was probably
-// meant, or how a secret is given.
+// meant, or how to give a secret.
 func flagError(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok || unknown.GetSpecifiedShortnames() != "" {
@@ -156,8 +156,9 @@ func writeCommands(b *strings.Builder, cmd *cobra.Command) {
 	list("Commands:", "")
 }
 
-// newHelpCommand makes stage help. Cobra's own reports no error for an unknown command. A
-// word that names no command is searched for in the pages, commands and settings.
+// newHelpCommand makes stage help. Cobra's own help reports no error for an unknown
+// command. Here a word that names no command is searched for in the pages, commands and
+// settings, and is an error if nothing is about it.
 func newHelpCommand(env *Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [command | settings | word...]",
@@ -221,7 +222,7 @@ func addTexts(cmd *cobra.Command) {
 	path := strings.Fields(cmd.CommandPath())
 	name := strings.Join(path[min(1, len(path)-1):], "-")
 	text, err := helpFiles.ReadFile("help/" + name + ".txt")
-	if err != nil { // its texts are in the code
+	if err != nil { // such as init, which has its texts in the code
 		return
 	}
 	long, example, _ := strings.Cut("\n"+string(text), "\nExamples:\n")

@@ -111,7 +111,7 @@ func writeStarter(dir string, force bool) error {
 		}
 		if err != nil {
 			for _, path := range written {
-				_ = os.Remove(path) // so that the next attempt finds nothing in its way
+				_ = os.Remove(path) // else the next attempt would find it in its way
 			}
 			return err
 		}
@@ -120,8 +120,8 @@ func writeStarter(dir string, force bool) error {
 }
 
 // createFile writes a new file that only its owner can read, since settings hold keys. It
-// fails if there is a file of that name, even if another process has written it after
-// writeStarter has looked.
+// fails if there is a file of that name. writeStarter has looked before, but two processes
+// may look before either of them writes: then O_EXCL lets one succeed.
 func createFile(path, text string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -20,13 +20,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// groupsOfJobs are the groups of settings of the commands on jobs: they only need the
-// directory in which the jobs are.
+// groupsOfJobs are the groups of settings of the commands on jobs, which need only the
+// directory that holds the jobs (STAGE_DATA_DIR).
 var groupsOfJobs = []string{"Embedded server"}
 
 // newJobsCommand makes stage jobs with its commands ls, show and rm. A job is a directory
-// below STAGE_DATA_DIR that stage process has made. The commands find them by package
-// jobs, and open a job's store only for counts, which its own process may have locked.
+// below STAGE_DATA_DIR that stage process has made. Package jobs reads the directories.
+// The commands look into the store of a job only to count rows and results, through the
+// process that has the store open if there is one.
 func newJobsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "jobs",
@@ -43,8 +44,8 @@ func newJobsCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// newJobsListCommand makes stage jobs ls. It reads the files of each job, and the counts
-// of jobs whose process is not running from their stores.
+// newJobsListCommand makes stage jobs ls. It reads the files of each job, and counts rows
+// and results in the stores of jobs that are running or were killed.
 func newJobsListCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ls",
@@ -74,12 +75,13 @@ func newJobsListCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// countTimeout bounds the look into the store of one job.
+// countTimeout bounds how long ls counts in the store of one job.
 const countTimeout = 30 * time.Second
 
-// countJobs counts the rows and results in the stores of jobs whose record has no counts:
-// a job that was killed has written none. A store that can't be read is reported, and
-// does not hide the other jobs. The error is the cause of the end of ctx.
+// countJobs counts the rows and results of jobs whose files have no counts. A run writes
+// them at its end, so they are missing while it runs and after it was killed. A store that
+// can't be read is reported, and does not hide the other jobs. The error is the cause of
+// the end of ctx.
 func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Job) error {
 	for i := range list {
 		if list[i].Counts != nil {
@@ -106,7 +108,7 @@ func countJobs(ctx context.Context, env *Env, cfg *config.Config, list []jobs.Jo
 //
 //	JOB      INPUT          MODEL  STATE        ROWS  RESULTS  FAILED
 //	reviews  reviews.jsonl  mock   done         200   200      3
-//	tickets  tickets.csv    mock   interrupted  -     -        -
+//	tickets  tickets.csv    mock   interrupted  90    40       0
 func writeJobs(w io.Writer, list []jobs.Job) error {
 	table := terminal.NewTable(w)
 	table.Line("JOB", "INPUT", "MODEL", "STATE", "ROWS", "RESULTS", "FAILED", "SIZE", "CHANGED")
@@ -125,7 +127,7 @@ func writeJobs(w io.Writer, list []jobs.Job) error {
 	return table.Flush()
 }
 
-// factsOf returns the columns of a job after its name, without its counts.
+// factsOf returns the columns of a job, without its name and its counts.
 func factsOf(j *jobs.Job) []string {
 	return []string{inputOf(j), modelOf(j), stateOf(j), terminal.Bytes(j.Bytes), changedOf(j)}
 }
@@ -133,8 +135,8 @@ func factsOf(j *jobs.Job) []string {
 // describeJob returns one line about a job, for errors and questions.
 func describeJob(j *jobs.Job) string { return strings.Join(factsOf(j), ", ") }
 
-// inputOf returns the name of the job's input for a table. Of a damaged job.json even the
-// name may be lost.
+// inputOf returns the name of the job's input for a table. A damaged job.json may have
+// lost it.
 func inputOf(j *jobs.Job) string {
 	if j.Damaged != "" && j.Input == "" {
 		return "(job.json is damaged)"
@@ -151,8 +153,7 @@ func modelOf(j *jobs.Job) string {
 	return j.Provider + "/" + j.Model
 }
 
-// stateOf returns the state of the job, and the process that works on it or only reads
-// it.
+// stateOf returns the state of the job, and which process works on it or reads it.
 func stateOf(j *jobs.Job) string {
 	state := terminal.OrDash(string(j.State))
 	switch {
@@ -164,10 +165,10 @@ func stateOf(j *jobs.Job) string {
 	return state
 }
 
-// changedOf returns when the job was last changed, in local time.
 func changedOf(j *jobs.Job) string { return j.Changed.Local().Format(time.DateTime) }
 
-// newJobsShowCommand makes stage jobs show: one job with the size of its streams.
+// newJobsShowCommand makes stage jobs show, which prints one job with its counts and the
+// size of its streams.
 func newJobsShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
@@ -201,21 +202,21 @@ func newJobsShowCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// jobReport is the output of jobs show.
+// jobReport is what jobs show prints.
 type jobReport struct {
 	*jobs.Job
 
 	Streams []streamSize `json:"streams"`
 }
 
-// streamSize is the size of one stream.
 type streamSize struct {
 	Name     string `json:"name"`
 	Messages uint64 `json:"messages"`
 	Bytes    uint64 `json:"bytes"`
 }
 
-// read opens the store of the job, if there is one, and counts its rows and results.
+// read counts the rows and results in the store of the job. A job without a store has
+// none.
 func (r *jobReport) read(ctx context.Context, env *Env, cfg *config.Config) error {
 	if has, err := jobs.HasStore(cfg.Data.Dir); !has || err != nil {
 		r.Judge(jobs.Counts{})
@@ -256,7 +257,7 @@ func (r *jobReport) count(
 	return err
 }
 
-// write prints the report for people, a fact a line:
+// write prints the report for people, one fact a line. For example:
 //
 //	job        reviews
 //	state      done

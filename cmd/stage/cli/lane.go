@@ -19,8 +19,8 @@ import (
 )
 
 // newLaneCommand makes stage lane with its commands ls, show and cancel. They read the
-// records of batches from the stream of the lane, so they work while no stage runs, and
-// ask the provider only to cancel.
+// records of batches from the stream of the lane, so they work while no stage runs. Only
+// cancel makes calls to the provider.
 func newLaneCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "lane",
@@ -44,8 +44,8 @@ type laneFlags struct {
 	output *string
 }
 
-// newLaneFlags adds the flags of a command on batches. The stream has a flag because a
-// stage may still set the deprecated STAGE_LANE_STREAM.
+// newLaneFlags adds the flags of a command on batches. STAGE_LANE_STREAM is deprecated, but
+// a stage may still set it, and then these commands must read that stream.
 func newLaneFlags(cmd *cobra.Command, env *Env) *laneFlags {
 	f := &laneFlags{output: addOutputFlag(cmd, "table, or json")}
 	f.storeFlags = newStoreFlags(cmd, env)
@@ -53,7 +53,7 @@ func newLaneFlags(cmd *cobra.Command, env *Env) *laneFlags {
 	return f
 }
 
-// run returns the RunE of a command that gets the records of all batches, open or not.
+// run returns a RunE that calls do with the records of all batches, open or not.
 func (f *laneFlags) run(
 	do func(ctx context.Context, cfg *config.Config, all []lane.Batch, args []string) error,
 ) func(*cobra.Command, []string) error {
@@ -128,12 +128,12 @@ func writeBatches(w io.Writer, list []lane.Batch) error {
 	return table.Flush()
 }
 
-// ageOf returns how long ago the batch was recorded.
 func ageOf(b *lane.Batch) string {
 	return (time.Duration(b.AgeS) * time.Second).String()
 }
 
-// newLaneShowCommand makes stage lane show: one batch, or the sequences of its rows.
+// newLaneShowCommand makes stage lane show, which prints the record of one batch, or the
+// sequences of its rows.
 func newLaneShowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show BATCH",
@@ -171,7 +171,6 @@ func findBatch(all []lane.Batch, name string) (*lane.Batch, error) {
 	return b, nil
 }
 
-// writeBatch prints all that is recorded of a batch.
 func writeBatch(w io.Writer, b *lane.Batch) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, value string) {
@@ -215,7 +214,6 @@ func writeBatch(w io.Writer, b *lane.Batch) error {
 	return table.Flush()
 }
 
-// writeSequences prints numbers, one a line.
 func writeSequences(w io.Writer, seqs []uint64) error {
 	var text []byte
 	for _, seq := range seqs {
@@ -225,9 +223,11 @@ func writeSequences(w io.Writer, seqs []uint64) error {
 	return err
 }
 
-// newLaneCancelCommand makes stage lane cancel. It only asks the provider, and writes no
-// record: the owner of the partition sees at its next look that the provider has ended
-// the batch. A record written here would race with that owner's.
+// newLaneCancelCommand makes stage lane cancel. It asks the provider alone: the owner of
+// the partition sees at its next look that the provider has ended the batch. It writes no
+// record. The owner appends each of its records on condition that the last one is its own,
+// so after a record from here the server would refuse the owner's next one, and end its
+// term.
 func newLaneCancelCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel BATCH...",

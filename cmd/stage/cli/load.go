@@ -22,7 +22,8 @@ import (
 
 // newLoadCommand makes stage load, which publishes the rows of a file for stages that run
 // elsewhere. Each row has the id of the load and its place in the file, so a load that is
-// repeated after a kill stores no row twice: after 400 of 1,000 rows, it publishes 600.
+// repeated after a kill stores no row twice: if 400 of 1,000 rows are stored, it publishes
+// the other 600.
 func newLoadCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "load FILE",
@@ -45,15 +46,14 @@ func newLoadCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// loadOptions are the flags of load.
 type loadOptions struct {
 	format  rowfile.Spec
 	id, key string
 	json    bool
 }
 
-// loadReport is the output of load --json. Loaded counts the rows of this call, and
-// Before the rows of earlier ones.
+// loadReport is what load --json prints. Loaded counts the rows that this command has
+// stored, and Before the rows that earlier ones have.
 type loadReport struct {
 	ID         string `json:"id"`
 	Subjects   string `json:"subjects"`
@@ -62,10 +62,28 @@ type loadReport struct {
 	DurationMS int64  `json:"duration_ms"`
 }
 
+// checkSubject refuses an input subject that is not for the rows of a load: the log of
+// another stage, and a subject without a wildcard, which has no place for the subject of
+// this load.
+func checkSubject(cfg *config.Config) error {
+	if cfg.OfResults() {
+		return fmt.Errorf("STAGE_INPUT_SUBJECT %s: the rows are the results of another stage, "+
+			"and a row published there would be part of that stage's log: "+
+			"load the rows of the first stage of the chain, with its settings", cfg.Input.Subject)
+	}
+	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") {
+		return fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs its own subject: "+
+			"end it with .> or .*", subject)
+	}
+	return nil
+}
+
 // loadFile publishes the rows of a file that are not published yet, and reports how many.
-// It refuses subjects that are not for rows: the log of another stage, and a subject
-// without a wildcard, which leaves no room for the subject of this load.
 func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o loadOptions) error {
+	// The settings are checked before standard input is read, which can't be read again.
+	if err := checkSubject(cfg); err != nil {
+		return config.Invalid(err)
+	}
 	in, err := load.OpenSource(ctx, env.Stdin, name, o.format)
 	if err != nil {
 		return err
@@ -85,17 +103,6 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 		return config.Invalid(err)
 	}
 
-	if cfg.OfResults() {
-		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: the rows are the results of "+
-			"another stage, and a row published there would be part of that stage's log: "+
-			"load the rows of the first stage of the chain, with its settings", cfg.Input.Subject))
-	}
-	// This is checked before streams are created.
-	if subject := cfg.Input.Subject; !strings.ContainsAny(subject, "*>") {
-		return config.Invalid(fmt.Errorf("STAGE_INPUT_SUBJECT %s: load needs its own subject: "+
-			"end it with .> or .*", subject))
-	}
-
 	log := logging.NewConfigured(cfg, env.Stderr)
 	defer logging.Flush(log)
 	conn, err := natsconn.ConnectReader(ctx, cfg, cfg.Data.Dir, true, log)
@@ -112,8 +119,8 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	}
 	rows := in.Reader(log, int(conn.NC().MaxPayload())-load.MessageOverhead)
 
-	// A row that no message can hold ends the load. The error says that the limit can be
-	// raised only if the user has a server to set it on.
+	// A row that no message can hold ends the load. The error advises to raise the limit
+	// only where the user has a server of their own to set it on.
 	rows.Strict, rows.Raise = true, len(cfg.NATS.URL) > 0
 	if err := rows.Skip(before); err != nil {
 		return err
@@ -145,8 +152,8 @@ func loadFile(ctx context.Context, env *Env, cfg *config.Config, name string, o 
 	return err
 }
 
-// loadID returns the name of a load: the given one, or one derived from the content of
-// the file, so that the same file is the same load.
+// loadID returns the id of a load: the given one, or one that is derived from the content
+// of the file, so that the same content is the same load.
 func loadID(given, source string) (string, error) {
 	switch {
 	case given == "":

@@ -12,11 +12,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// mockAddr is the default address of the mock LLM: next to STAGE_HTTP_ADDR.
+// mockAddr is the default address of the mock LLM. Its port follows the one of the default
+// of STAGE_HTTP_ADDR.
 const mockAddr = "127.0.0.1:9465"
 
 // newMockLLMCommand makes stage mockllm, the built-in LLM as a server of its own. It uses
-// no settings of the stage: its own flags describe all that it does.
+// no setting, only the flags below.
 func newMockLLMCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "mockllm",

@@ -33,9 +33,9 @@ type processFlags struct {
 }
 
 // newProcessCommand makes stage process, which takes one file through a stage. Package
-// job does the work. This command reads the flags that are about files and repairs,
-// refuses combinations that contradict each other, and starts a dry run where that is
-// asked for. A dry run needs neither key nor server.
+// job does the work. This command reads the flags that are about files and repairs, and
+// refuses combinations that contradict each other. With --dry-run, package preview renders
+// the prompts, which needs neither key nor server.
 func newProcessCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "process IN",
@@ -77,7 +77,7 @@ func newProcessCommand(env *Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		need := config.NeedCalls
 		if o.dry {
-			need = config.NeedPrompt // a dry run needs no key
+			need = config.NeedPrompt
 		}
 		return flags.run(need, run)(cmd, args)
 	}
@@ -115,8 +115,8 @@ func addProcessFlags(cmd *cobra.Command) *processFlags {
 	return o
 }
 
-// check completes the options of a job with that input. The error names a flag that can't
-// be what it is, or flags that contradict each other.
+// check completes the options of a job with that input. The error names a flag with an
+// invalid value, or flags that contradict each other.
 func (o *processFlags) check(input string) error {
 	if o.job.Limit < 0 {
 		return fmt.Errorf("--limit %d: give a number of rows, or 0 for all", o.job.Limit)
@@ -152,11 +152,10 @@ func (o *processFlags) check(input string) error {
 // retryAll is the value that --retry-failed has without a list of reasons.
 const retryAll = "all"
 
-// retryFlag is the flag --retry-failed: which failed rows are sent again. It implements
-// pflag.Value.
+// retryFlag is the value of --retry-failed: for which reasons failed rows are sent again.
+// It implements pflag.Value.
 type retryFlag struct{ reasons []string }
 
-// addRetryFlag adds --retry-failed to a command.
 func addRetryFlag(cmd *cobra.Command) *retryFlag {
 	f := &retryFlag{}
 	cmd.Flags().Var(f, "retry-failed", "send failed rows again; with `reasons`, "+
@@ -212,7 +211,7 @@ type failOnError struct {
 // anyFailedRow is the value that --fail-on-error has without a percentage.
 const anyFailedRow = "0"
 
-// percents is how a share is written: digits that are compared exactly, so no 1e2, NaN or
+// percents is how a share is written: in digits, such as 5, 0.5 or 5%, without exponent or
 // sign.
 var percents = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]{1,6})?%?$`)
 
@@ -232,13 +231,12 @@ func (f *failOnError) Set(text string) error {
 	return nil
 }
 
-// String returns the default, for the help.
+// String returns nothing, so that the help shows no default.
 func (f *failOnError) String() string { return "" }
 
 // Type returns the name of the value for the help.
 func (f *failOnError) Type() string { return "percent" }
 
-// addFailOnError adds --fail-on-error.
 func addFailOnError(cmd *cobra.Command) *failOnError {
 	f := &failOnError{}
 	flag := cmd.Flags().VarPF(f, "fail-on-error", "", "exit with 4 if any row failed, "+
@@ -247,9 +245,9 @@ func addFailOnError(cmd *cobra.Command) *failOnError {
 	return f
 }
 
-// oneInput checks the arguments of process: there is one input. pflag takes the value of
-// a flag that may go without one only after an equals sign. So in --fail-on-error 5
-// rows.csv the 5 is an argument, and the error explains that.
+// oneInput checks that process has one argument, its input. pflag takes the value of a flag
+// that may have none only after an equals sign. So in --fail-on-error 5 rows.csv the 5 is
+// an argument, and the error explains that.
 func oneInput(retry *retryFlag, failed *failOnError) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for _, arg := range args {
@@ -276,7 +274,6 @@ type tableFlags struct {
 	flatten   bool
 }
 
-// addTableFlags adds the flags of process for results as CSV.
 func addTableFlags(cmd *cobra.Command) *tableFlags {
 	t := &tableFlags{cmd: cmd}
 	cmd.Flags().StringVar(&t.delimiter, "out-delimiter", "", "character between the columns of "+
@@ -290,8 +287,8 @@ func addTableFlags(cmd *cobra.Command) *tableFlags {
 	return t
 }
 
-// set sets the options of a job with that input. --delimiter is about the input; but if
-// the input is JSON, which has no columns, it is about the results.
+// set sets the options of a job with that input. --delimiter is about the input, unless
+// the input is JSON. JSON has no columns, so then the flag is about results as CSV.
 func (t *tableFlags) set(o *job.Options, input string) (err error) {
 	o.Table = job.TableOptions{Flatten: t.flatten}
 	if t.cmd.Flags().Changed("bom") {

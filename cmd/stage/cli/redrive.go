@@ -31,18 +31,16 @@ func newRedriveCommand(env *Env) *cobra.Command {
 	run := func(
 		ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
 	) error {
+		// The job is marked before its first row is published. After a kill in between,
+		// stage jobs ls would otherwise list it as done, with rows that wait.
 		if err := flags.reopen(cfg, o.DryRun); err != nil {
 			return err
 		}
-
-		// The job is marked before its first row is published, so that a kill in between
-		// leaves it marked: stage jobs ls would otherwise list it as done, with rows that
-		// wait.
 		r, err := redrive.Run(ctx, js, cfg, o, env.Stderr)
-		// The job is marked again: a run that has ended meanwhile may have noted it as
-		// done.
+		// The job is marked again: a run may have ended between the first mark and the first
+		// row, and have noted the job as done.
 		err = errors.Join(err, flags.reopen(cfg, o.DryRun))
-		// The report is printed even if it ended early.
+		// The report is printed even if the redrive ended early.
 		switch {
 		case r == nil:
 		case *asJSON:

@@ -18,10 +18,10 @@ import (
 // replicaCommand is the name of the hidden command below demo.
 const replicaCommand = "replica"
 
-// newReplicaCommand makes a replica of the demo with --chaos. It does the same as run,
-// but it also reports its page, and it ends with its standard input. So it never outlives
-// the demo, even a demo that was killed. A signal does not end it: Ctrl-C is sent to all
-// processes of a terminal, and the demo ends its replicas itself.
+// newReplicaCommand makes a replica of the demo with --chaos. It does what run does, but
+// it prints the address of its page, and it ends with its standard input. So it never
+// outlives the demo, even a demo that was killed. No signal ends it: the terminal sends
+// Ctrl-C to the replicas as well, and the demo has to end them in order.
 func newReplicaCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{Use: replicaCommand, Short: "a replica of the demo with --chaos, " +
 		"which starts it", Args: cobra.NoArgs, Hidden: true}
@@ -40,7 +40,7 @@ func newReplicaCommand(env *Env) *cobra.Command {
 		}
 		terminal.PrintLine(env.Stdout, "%s", dashboard.URL(listener))
 		log := slog.New(slog.DiscardHandler)
-		// At the demo's own level, the log would only repeat the messages of the demo.
+		// At the default level of the demo, the log would only repeat what the demo prints.
 		if cfg.Process.LogLevel != demoDefaults["STAGE_LOG_LEVEL"] {
 			log = logging.NewConfigured(cfg, env.Stderr)
 		}

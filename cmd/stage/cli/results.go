@@ -24,7 +24,7 @@ import (
 )
 
 // newResultsCommand makes stage results, which prints stored results: once, one partition
-// after the other, or with --follow all partitions as results are stored.
+// after the other, or with --follow those of all partitions as they are stored.
 func newResultsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "results",
@@ -63,8 +63,8 @@ type resultsCommand struct {
 	follow bool
 }
 
-// check reads the flags. The partitions are merged by time where only some results are
-// printed, or all that come: the last 10 results of a stage may be of any partition.
+// check reads the flags. With --last and --follow the partitions are merged by the time at
+// which results were stored: the last 10 results of a stage may be of any partition.
 func (r *resultsCommand) check(*config.Config) (err error) {
 	switch {
 	case job.IsTable(r.out):
@@ -111,7 +111,7 @@ func (r *resultsCommand) followAll(ctx context.Context, cfg *config.Config) erro
 			terminal.PrintLine(r.env.Stderr,
 				"waiting for a process that serves %s", cfg.Data.Dir)
 		}
-		// Without more, no process serves the store now, and what it has is printed once.
+		// Where more is false no process serves the store, and what it has is printed once.
 		show := func(ctx context.Context, js jetstream.JetStream, more bool) error {
 			if !more {
 				return errors.Join(p.Print(ctx, js), out.Flush())
@@ -152,7 +152,7 @@ func openOut(stdout io.Writer, path string) (out io.Writer, closeOut func() erro
 }
 
 // checkPartition refuses a partition that nobody has served, and reports a stream that
-// does not exist. Without it, both would print nothing, like a stage without results.
+// does not exist. Otherwise nothing would be printed, as of a stage without results.
 func checkPartition(
 	ctx context.Context, js jetstream.JetStream, cfg *config.Config, partition int,
 ) error {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"os"
 	"syscall"
 
@@ -13,8 +14,7 @@ import (
 
 // newRunCommand makes stage run, the service: it works until a signal ends it. The first
 // signal ends the soft context, and the stage drains. The second ends the hard one, and
-// it stops at once. It calls [configFlags.LoadStages] itself, where other commands use
-// [configFlags.run], since it also needs the signals that reload keys.
+// the stage stops at once.
 func newRunCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run",
@@ -33,13 +33,7 @@ func newRunCommand(env *Env) *cobra.Command {
 	}
 	stages := flags.addStages()
 
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfgs, err := flags.LoadStages(cmd.Context(), *stages, config.NeedCalls)
-		if err != nil {
-			return err
-		}
-		soft, hard, stop := env.Contexts(cmd.Context(), flags.ends...)
-		defer stop()
+	run := func(soft, hard context.Context, cfgs []*config.Config, _ []string) error {
 		// With an embedded server, the settings do not say how much memory is needed.
 		if env.LimitMemory != nil && len(cfgs[0].NATS.URL) > 0 {
 			env.LimitMemory(stage.MemoryLimit(cfgs...))
@@ -65,10 +59,10 @@ func newRunCommand(env *Env) *cobra.Command {
 		}
 		return stage.Run(soft, hard, cfgs[0], deps)
 	}
+	cmd.RunE = flags.runStages(stages, config.NeedCalls, run)
 	return cmd
 }
 
-// addCancelBatches adds --cancel-batches.
 func addCancelBatches(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("cancel-batches", false, "at a stop, cancel the open batches of the "+
 		"batch lane (STAGE_LANE) at the provider; default: "+

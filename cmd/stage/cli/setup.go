@@ -19,10 +19,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newSetupCommand makes stage setup. As a user who may create streams, it creates and
-// checks everything that run needs; or it prints the permissions of run's own user. It
-// alone has the flags for the bounds of new streams, since no stage changes a stream that
-// exists.
+// newSetupCommand makes stage setup. A user who may create streams runs it to create and
+// check everything that run needs, or to print which permissions run's own user needs. Its
+// help lists the flags for size, age, storage and replicas of new streams. Nothing changes
+// a stream that exists.
 func newSetupCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "setup",
@@ -43,8 +43,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 	completeWords(cmd, "output", formatConf, formatJSON)
 
 	// The durables depend on the window and the order, and the streams on the batch lane
-	// and on batched requests. So setup needs these settings, although it neither calls
-	// nor orders.
+	// and on batched requests. So setup needs these settings, although it processes no row.
 	flags := newConfigFlags(cmd, env, groupsOfStreams, nil)
 	flags.allow("STAGE_WINDOW", "STAGE_ORDER", "STAGE_ORDER_KEY", "STAGE_ORDER_SPAN",
 		"STAGE_LANE", "STAGE_LANE_ROWS", "STAGE_LANE_OPEN", "STAGE_LANE_STREAM",
@@ -56,8 +55,7 @@ func newSetupCommand(env *Env) *cobra.Command {
 
 	stages := flags.addStages()
 
-	// All stages are set up, even after the problem of one, so that one run lists all
-	// problems.
+	// After a problem of one stage, setup goes on with the next, and lists all problems.
 	run := func(soft, _ context.Context, cfgs []*config.Config, _ []string) error {
 		do := func(
 			ctx context.Context, conn *natsconn.Conn, js jetstream.JetStream, _ *config.Config,
@@ -165,7 +163,7 @@ func printStreams(ctx context.Context, env *Env, flags *configFlags, stages stri
 		for _, want := range stored.Streams(cfg).Wanted() {
 			if !slices.ContainsFunc(all,
 				func(other jetstream.StreamConfig) bool { return other.Name == want.Name }) {
-				all = append(all, want) // as the first stage creates it; later ones only check it
+				all = append(all, want) // the first stage creates it, and later ones only check it
 			}
 		}
 	}
@@ -175,8 +173,8 @@ func printStreams(ctx context.Context, env *Env, flags *configFlags, stages stri
 	return encoder.Encode(all)
 }
 
-// noteDenied prints the streams from which stage erase can remove nothing, since they
-// deny deletes.
+// noteDenied prints the streams that deny deletes, from which stage erase can remove
+// nothing.
 func noteDenied(
 	ctx context.Context, env *Env, js jetstream.JetStream, cfgs []*config.Config,
 ) error {

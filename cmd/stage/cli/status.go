@@ -24,8 +24,8 @@ import (
 const watchEvery = 2 * time.Second
 
 // newStatusCommand makes stage status. It asks the process at STAGE_HTTP_ADDR over HTTP.
-// It asks all replicas over NATS if a flag names the server or the stage, or if nothing
-// listens at that address.
+// If a flag names the server or the stage, or if nothing listens at that address, it asks
+// all replicas over NATS.
 func newStatusCommand(env *Env) *cobra.Command {
 	v := &statusView{env: env, memory: replicas.NewMemory()}
 	cmd := &cobra.Command{
@@ -56,8 +56,8 @@ func newStatusCommand(env *Env) *cobra.Command {
 			return config.Invalid(err)
 		}
 
-		// A flag that names a server or a stage asks for NATS. In the environment it does
-		// not: it is set for the stage as well, and that is at STAGE_HTTP_ADDR.
+		// A flag that names a server or a stage asks for NATS. A variable does not, since
+		// the stage at STAGE_HTTP_ADDR has the same environment.
 		named := changed(serverFlag) || changed(contextFlag) ||
 			changed(config.FlagName("STAGE_NATS_URL")) || changed(config.FlagName(name))
 		v.cfg, v.json, v.process = cfg, *output == formatJSON || *asJSON, *process
@@ -86,14 +86,13 @@ type statusView struct {
 	env                *Env
 	cfg                *config.Config
 	json, process      bool
-	overHTTP, overNATS bool // asks in this way alone; with neither, HTTP comes first
+	overHTTP, overNATS bool // asks in this way alone; if both are false, HTTP comes first
 	memory             *replicas.Memory
 
 	conn *natsconn.Conn // nil until NATS is asked
 	line bool           // prints JSON on one line, for --watch
 }
 
-// close closes the connection to NATS, if there is one.
 func (v *statusView) close() {
 	if v.conn != nil {
 		v.conn.Close()
@@ -104,7 +103,8 @@ func (v *statusView) close() {
 const clearScreen = "\x1b[H\x1b[2J"
 
 // watch asks again and again until ctx ends. An error of the first look ends it, since
-// the address may be wrong. Later errors are shown: the stage may be restarting.
+// the address may be wrong. Later errors are printed, and it goes on: the stage may be
+// restarting.
 func (v *statusView) watch(ctx context.Context) error {
 	v.line = true
 	tick := time.NewTicker(watchEvery)
@@ -182,8 +182,8 @@ func (v *statusView) showProcess(ctx context.Context, reports []status.Report, b
 			terminal.PrintLine(v.env.Stdout, "")
 		}
 
-		// A whole is only shown if it is about this stage, and has more than this
-		// process: one that was asked for in between may be of another.
+		// A whole is shown only if it has several replicas and is about this stage. It
+		// was asked for after the report, when another process may listen there.
 		write := reports[i].WriteText
 		var whole replicas.Whole
 		if i < len(wholes) && json.Unmarshal(wholes[i], &whole) == nil &&

@@ -30,8 +30,8 @@ func steerMaker(verb control.Verb) func(env *Env) *cobra.Command {
 	return func(env *Env) *cobra.Command { return newSteerCommand(env, verb) }
 }
 
-// newSteerCommand returns the command for one order. It needs a running stage that obeys
-// (STAGE_CONTROL).
+// newSteerCommand makes the command for one order. It needs a running stage that obeys
+// orders (STAGE_CONTROL).
 func newSteerCommand(env *Env, verb control.Verb) *cobra.Command {
 	s, partition := &steer{env: env, wish: operator.Wish{Verb: verb}}, 0
 	cmd := &cobra.Command{
@@ -77,8 +77,8 @@ type steer struct {
 	wish operator.Wish
 }
 
-// run sends the order to the replicas and prints what each has answered. It fails where
-// one of them has not done it.
+// run sends the order to the replicas and prints what each has answered. It fails if one
+// of them has not obeyed.
 func (s *steer) run(ctx context.Context, conn *natsconn.Conn, cfg *config.Config) error {
 	s.wish.By = asker(conn, cfg, s.wish.Verb)
 	outcomes, err := operator.Steer(ctx, conn.NC(), cfg.Name, s.wish)
@@ -108,7 +108,7 @@ func (s *steer) run(ctx context.Context, conn *natsconn.Conn, cfg *config.Config
 // the stage.
 func asker(conn *natsconn.Conn, cfg *config.Config, verb control.Verb) control.By {
 	by := control.By{Program: "stage " + string(verb), PID: os.Getpid(), NATSUser: cfg.NATS.User}
-	by.Host, _ = os.Hostname() // it is told to people only
+	by.Host, _ = os.Hostname() // only people read it
 	if u, err := user.Current(); err == nil {
 		by.User = u.Username
 	}

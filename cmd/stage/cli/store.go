@@ -21,8 +21,6 @@ type storeFlags struct {
 	jobs string // the directory in which the job of --job is
 }
 
-// newStoreFlags adds the flags to the command, and completes --job with the names of
-// jobs.
 func newStoreFlags(cmd *cobra.Command, env *Env) *storeFlags {
 	s := &storeFlags{}
 	cmd.Flags().StringVar(&s.job, "job", "",
@@ -65,7 +63,7 @@ func (s *storeFlags) choose(cfg *config.Config) error {
 
 	s.jobs = cfg.Data.Dir
 	cfg.UseStore(filepath.Join(cfg.Data.Dir, s.job))
-	cfg.Streams.Partitions = 1 // as process has it
+	cfg.Streams.Partitions = 1 // whatever the environment says: process has one
 	return nil
 }
 
@@ -78,7 +76,7 @@ func (s *storeFlags) reopen(cfg *config.Config, dryRun bool) error {
 	return jobs.Reopen(cfg.Data.Dir)
 }
 
-// exists reports as an error that there is no store to open, and which stores there are.
+// exists returns an error if there is no store to open. It lists the jobs that there are.
 func (s *storeFlags) exists(cfg *config.Config) error {
 	if s.job != "" {
 		if _, err := jobs.Find(s.jobs, s.job); err != nil {
@@ -91,9 +89,10 @@ func (s *storeFlags) exists(cfg *config.Config) error {
 	return requireStore(cfg.Data.Dir)
 }
 
-// runOnStore is [configFlags.runOnStreams] for a command that only reads. In a directory
-// without a store it lists the jobs that are there. Opening such a directory would leave
-// an empty store in it, and tell the user that there are no rows.
+// runOnStore is [configFlags.runOnStreams] for a command that needs a store that exists.
+// In a directory without one, the error lists the jobs that are there. Opening such a
+// directory would leave an empty store in it, and the command would say that there are no
+// rows.
 func (s *storeFlags) runOnStore(
 	check func(cfg *config.Config) error, f onStreams,
 ) func(*cobra.Command, []string) error {
@@ -110,9 +109,8 @@ func (s *storeFlags) runOnStore(
 	}, f)
 }
 
-// runOrFollow is runOnStore for a command with --follow. With that flag it never ends by
-// itself, and reads a server, or a store through the process that serves it, now or
-// later.
+// runOrFollow is runOnStore for a command with --follow, which calls forever in place of
+// once. The store need not exist yet: forever waits for a process that serves it.
 func (s *storeFlags) runOrFollow(follow *bool, check func(cfg *config.Config) error, once onStreams,
 	forever func(ctx context.Context, cfg *config.Config) error,
 ) func(*cobra.Command, []string) error {
@@ -135,7 +133,8 @@ func (s *storeFlags) runOrFollow(follow *bool, check func(cfg *config.Config) er
 	}
 }
 
-// servable refuses a directory that has jobs but no store: nobody would ever serve it.
+// servable refuses a directory that has jobs but no store. Each process serves the store of
+// one job, so following would wait for ever.
 func (s *storeFlags) servable(cfg *config.Config) error {
 	if len(cfg.NATS.URL) > 0 || s.job != "" {
 		return nil

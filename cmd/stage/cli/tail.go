@@ -22,9 +22,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newTailCommand makes stage tail, which prints audit events as they come, or with --row
-// the history of one row. With --row it also asks the running replicas what the row waits
-// for: the audit only knows what has ended.
+// newTailCommand makes stage tail, which prints the stored audit events, with --follow also
+// those that come, or with --row the history of one row. With --row it also asks the
+// running replicas what the row waits for, since the audit has only what has ended.
 func newTailCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tail",
@@ -76,7 +76,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			to = terminal.JSON(to)
 		}
 		out := bufio.NewWriter(stopping.NewWriter(ctx, to))
-		// Nothing is added to a store that no process serves.
+		// To a store that this command serves itself, no event is added.
 		o.Follow, o.Colour = *follows && conn.Server == nil, colourOf(env)
 		if o.Follow && len(cfg.NATS.URL) == 0 {
 			served, stop := follow.WhileServed(ctx, cfg.Data.Dir)
@@ -102,7 +102,7 @@ func newTailCommand(env *Env) *cobra.Command {
 			follow.Ended(ctx) {
 			terminal.PrintLine(env.Stderr, "%v", follow.ErrServerEnded)
 		}
-		if ctx.Err() != nil { // the end of the server, or an interrupt, is the usual end
+		if ctx.Err() != nil { // ended by an interrupt, or with the server, as is usual
 			err = nil
 		}
 		return errors.Join(err, out.Flush())
@@ -111,9 +111,9 @@ func newTailCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// rowNow asks the running replicas about a row. They know its calls in flight, of which
-// the audit knows nothing before they end, and why the row waits. A row with a call in
-// flight waits for that call, which needs no second line.
+// rowNow asks the running replicas about a row. They know its calls in flight, which are
+// not in the audit before they end, and why the row waits. If it waits for a call that is
+// listed, waits is empty.
 func rowNow(ctx context.Context, conn *natsconn.Conn, cfg *config.Config, row uint64) (
 	calls []tail.InFlight, waits string,
 ) {
@@ -149,8 +149,8 @@ func auditKinds(names []string) (kinds []auditlog.Kind, err error) {
 	return kinds, nil
 }
 
-// checkFilters reports filters that contradict each other. --reason reads row events
-// alone, since no others have a reason.
+// checkFilters reports filters that contradict each other. With --reason it selects row
+// events alone, since no others have a reason.
 func checkFilters(o *tail.Options, follows bool) error {
 	switch {
 	case follows && o.Row != 0:

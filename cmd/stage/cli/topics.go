@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// pagesBase is where the pages of topics are read, for those who have the program alone.
+// pagesBase is where a user without a clone of the repository reads the pages.
 const pagesBase = "https://github.com/llm-stage/stage/blob/main/"
 
 // topic is a page of the documentation, with the words for which users search for it. For
@@ -25,8 +25,8 @@ type topic struct {
 	settings []string // flags that belong to it, although their text has none of the words
 }
 
-// topics are the pages by what people ask for, the most specific first. The words of
-// settings and commands need no entry: their own texts are searched, too.
+// topics are the pages with the words that lead to them, the most specific first. The
+// names of settings and commands need no entry: their own texts are searched, too.
 var topics = readTopics(topicsFile)
 
 //go:embed help/topics
@@ -63,8 +63,8 @@ func readTopics(file string) (all []topic) {
 	return all
 }
 
-// wordsOf returns the words to search for, in lower case. A variable or a flag stands for
-// the words of its flag: STAGE_POOL_SIZE and --pool-size are both pool-size.
+// wordsOf returns the words to search for, in lower case. A variable or a flag becomes the
+// name of the flag: STAGE_POOL_SIZE and --pool-size are both pool-size.
 func wordsOf(args []string) (words []string) {
 	for _, arg := range args {
 		text := strings.TrimPrefix(arg, config.VariablePrefix)
@@ -138,7 +138,7 @@ func containsAll(text string, words []string) bool {
 }
 
 // writeDeprecated prints the remedy for a deprecated setting that is asked for by its
-// name: no other text lists it.
+// name. The lists of settings leave it out.
 func writeDeprecated(b *strings.Builder, words []string) {
 	for _, f := range config.Fields() {
 		if f.Deprecated != "" && slices.Contains(words, config.FlagName(f.Variable)) {
@@ -147,8 +147,8 @@ func writeDeprecated(b *strings.Builder, words []string) {
 	}
 }
 
-// writeTopicCommands prints the commands of topics, and those whose line in the list of
-// commands has the words.
+// writeTopicCommands prints the commands of topics, and those whose line in the help of
+// the program has the words.
 func writeTopicCommands(b *strings.Builder, root *cobra.Command, found []*topic, words []string) {
 	heading := "\nCommands:\n"
 	for _, cmd := range inOrder(root) {
@@ -190,14 +190,12 @@ func writeMatchingSettings(
 const settingsIntro = "\nEach setting is a flag and the variable of the same name (--pool-size: " +
 	"STAGE_POOL_SIZE); the flag takes precedence.\n" +
 	"A secret has no flag, only STAGE_…, and STAGE_…_FILE or its flag for the path of a file that " +
-	"" +
-	"" +
 	"holds it. stage config\n" +
 	"prints the values in use and where each comes from: " +
 	"flag, environment, --env-file, NATS context, default.\n"
 
-// inOrder returns the commands below cmd in the order in which they were added: the most
-// used first.
+// inOrder returns the commands below cmd by their rank, the most used first. Those without
+// a rank, such as help and the commands below jobs, come last and by name.
 func inOrder(cmd *cobra.Command) []*cobra.Command {
 	list := slices.Clone(cmd.Commands()) // cobra sorts them by name
 	slices.SortStableFunc(list, func(a, b *cobra.Command) int {
@@ -209,6 +207,6 @@ func inOrder(cmd *cobra.Command) []*cobra.Command {
 // commandRank is the annotation of a command that holds its place in the help.
 const commandRank = "stage_rank"
 
-// rankOf returns the key by which a command is sorted. A command without one comes last,
-// since ~ is above all digits.
+// rankOf returns the key by which a command is sorted. A command without a rank comes
+// last, since ~ sorts after all digits.
 func rankOf(cmd *cobra.Command) string { return cmp.Or(cmd.Annotations[commandRank], "~") }

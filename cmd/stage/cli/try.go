@@ -21,8 +21,8 @@ var (
 	}
 )
 
-// newTryCommand makes stage try, which renders a template for some rows and calls
-// nothing, or with --call compares the answers to them.
+// newTryCommand makes stage try, which prints the prompts of some rows without a call, or
+// with --call (trycall.go) compares the answers to them.
 func newTryCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "try FILE",

@@ -71,7 +71,8 @@ func (t *tryFlags) compare(cmd *cobra.Command, input string) error {
 		return config.Invalid(errors.New("--job: a job of process has a store of its own, " +
 			"and no server: remove it, or the flags of the server"))
 	}
-	// A server that is set for other commands would keep the replies from the job.
+	// A server in the environment is meant for other commands. If the replies were stored
+	// there, the job would not find them.
 	t.flags.external = onServer
 
 	names, settings := make([]string, len(c.Columns)), make([]map[string]string, len(c.Columns))
@@ -147,8 +148,8 @@ func (t *tryFlags) run(soft, hard context.Context, c answers.Config, onServer bo
 
 // openReplies connects to the store of replies: that of the job that process would make
 // of the file, or a server. So a job that follows does not pay for the same rows again.
-// The connection is nil for a standard input whose job has no name. kept says how to use
-// the replies.
+// The connection is nil for standard input without --job. kept is the line that says how
+// to use the replies.
 func (t *tryFlags) openReplies(
 	ctx context.Context, cfg *config.Config, onServer bool, c *answers.Config,
 ) (_ *natsconn.Conn, kept string, err error) {
@@ -174,7 +175,6 @@ func (t *tryFlags) openReplies(
 		shellWord(c.Input), name), err
 }
 
-// write prints the report.
 func (t *tryFlags) write(report *answers.Report) error {
 	switch *t.output {
 	case formatJSON:
@@ -221,7 +221,7 @@ func (t *tryFlags) readColumns() ([]answers.Column, error) {
 		return nil, err
 	}
 	switch {
-	// Without any column, the configuration is the only one.
+	// Without any of the flags there is one column, with the settings of the command.
 	case len(templates)+len(others) == 0:
 		return []answers.Column{{Name: "as configured"}}, nil
 	case len(templates) == 0:
@@ -290,7 +290,7 @@ func parseColumn(text string) (answers.Column, error) {
 	column := answers.Column{Name: text}
 	if name, rest, ok := strings.Cut(text, ":"); ok && name != "" &&
 		!strings.HasPrefix(text, config.VariablePrefix) {
-		if _, err := os.Stat(text); err != nil { // in the name of a file, a colon is part of it
+		if _, err := os.Stat(text); err != nil { // a file may have a colon in its name
 			column.Name, text = name, rest
 		}
 	}

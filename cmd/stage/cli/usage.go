@@ -53,7 +53,6 @@ func newUsageCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// usageCommand has the flags of usage, and what check has read from them.
 type usageCommand struct {
 	env    *Env
 	flags  *storeFlags
@@ -70,7 +69,6 @@ type usageCommand struct {
 	o          usage.Options
 }
 
-// check reads the flags.
 func (u *usageCommand) check(cfg *config.Config) (err error) {
 	set := u.flags.cmd.Flags().Changed
 	switch {
@@ -110,8 +108,8 @@ func stageNames(chain []string, name string) ([]string, error) {
 	return chain, nil
 }
 
-// print prints the sums over the stored events. A misspelt name of a stage is an error,
-// since it would have sums of 0.
+// print prints the sums over the stored events. A name without any event is an error: it
+// is probably misspelt, and its sums would be 0.
 func (u *usageCommand) print(
 	ctx context.Context, _ *natsconn.Conn, js jetstream.JetStream, cfg *config.Config,
 ) error {

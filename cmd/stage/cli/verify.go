@@ -83,7 +83,6 @@ func newVerifyCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// readRoots reads the roots in a file.
 func readRoots(path string) ([]verify.Root, error) {
 	printed, err := os.ReadFile(path)
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newVersionCommand makes stage version.
 func newVersionCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
