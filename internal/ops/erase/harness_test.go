@@ -42,6 +42,8 @@ type site struct {
 func newSite(t *testing.T, llm llmtest.Config, vars map[string]string) *site {
 	t.Helper()
 	n := stagetest.StartNATS(t)
+	// Before any stage, which creates an input stream that is missing, too.
+	stagetest.Value(n.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}))(t)
 	s := &site{t: t, srv: n, js: n.JS, llm: stagetest.Value(llmtest.New(llm))(t)}
 	pipe, stop := s.llm.Pipe()
 	t.Cleanup(stop)
@@ -69,9 +71,6 @@ func (s *site) rows(texts ...string) {
 
 func (s *site) publish(m *nats.Msg) {
 	s.t.Helper()
-	if _, err := s.js.CreateOrUpdateStream(s.t.Context(), jetstream.StreamConfig{Name: "ROWS", Subjects: []string{"rows.>"}}); err != nil {
-		s.t.Fatal(err)
-	}
 	stagetest.Value(s.js.PublishMsg(s.t.Context(), m))(s.t)
 }
 
