@@ -16,7 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// metricsCollector is an OpenTelemetry collector that writes each metric that it gets into a file, a line each.
+// metricsCollector is an OpenTelemetry collector. It writes the metrics and resources that it
+// gets into a file, one a line.
 type metricsCollector struct {
 	collector.UnimplementedMetricsServiceServer
 	path string
@@ -57,8 +58,8 @@ func (c *metricsCollector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scriptCollector serves an OpenTelemetry collector until the end of the script. Its URL is put into a variable, and what
-// it gets into a file:
+// scriptCollector serves an OpenTelemetry collector until the end of the script. It puts its
+// URL into a variable, and what it gets into a file:
 //
 //	collector OTEL_EXPORTER_OTLP_ENDPOINT metrics.txt [grpc]
 func scriptCollector(ts *testscript.TestScript, neg bool, args []string) {

@@ -22,9 +22,10 @@ import (
 type demo struct {
 	t     *testing.T
 	cmd   *exec.Cmd
-	temp  string // where it keeps its store
+	temp  string // the directory in which it keeps its store
 	lines *bufio.Scanner
-	// gone is closed when no process holds the standard error of the demo any more: it and all that it has started.
+	// gone is closed when no process holds the standard error of the demo any more, so when
+	// the demo and all that it has started have ended.
 	gone chan struct{}
 }
 
@@ -72,7 +73,8 @@ func (d *demo) prints(pattern string) []string {
 	return nil
 }
 
-// end waits until the demo and all that it has started have ended, and wants nothing left behind and this exit code.
+// end waits until the demo and all that it has started have ended. It checks the exit code,
+// and that nothing is left behind.
 func (d *demo) end(code int) {
 	d.t.Helper()
 	for d.lines.Scan() { // to the end, before Wait closes it
@@ -92,7 +94,8 @@ func (d *demo) end(code int) {
 	}
 }
 
-// shows watches a page for a few seconds, by its own clock, and wants it to show a state all the time; empty: any.
+// shows waits for three states of the stage on a page, and checks that each is the wanted
+// one. An empty want stands for any.
 func (d *demo) shows(page, want string) {
 	d.t.Helper()
 	request := stagetest.Value(http.NewRequestWithContext(d.t.Context(), http.MethodGet, page+"api/events", nil))(d.t)
@@ -152,8 +155,8 @@ func TestTheChaosOfTheDemoIsSurvivedAndProven(t *testing.T) {
 	d.end(0)
 }
 
-// A Ctrl-C reaches the replicas, too: the terminal signals its whole group of processes. Whoever kills the demo with
-// SIGKILL, such as the system when memory is short, leaves it no time to end them.
+// A Ctrl-C reaches the replicas, too: the terminal signals its whole group of processes. A
+// SIGKILL, such as that of a system short of memory, leaves the demo no time to end them.
 func TestNoProcessOfTheDemoOutlivesIt(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

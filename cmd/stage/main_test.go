@@ -21,14 +21,16 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"stage": main})
 }
 
-// The scripts state what a user sees: flags, errors, output and exit codes. Each runs the real program. Here is one for
-// each command, and others that take little time. The scripts of testdata/long run with the tag long.
+// The scripts state what a user sees: flags, errors, output and exit codes. Each runs the
+// real program. testdata/script has those that take little time, with a call of each command.
+// The scripts of testdata/long run with the tag long.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	runScripts(t, testscript.Params{Dir: "testdata/script"})
 }
 
-// The commands reach the streams in another JetStream domain, and in another account, whose API has another prefix.
+// The commands reach the streams in another JetStream domain, and in another account, whose
+// API has another prefix.
 func TestEachCommandReachesJetStreamElsewhere(t *testing.T) {
 	t.Parallel()
 	for server, setting := range map[string]string{"hub": `"jetstream_domain":"edge"`, "import": `"jetstream_api_prefix":"JS.other.API"`} {

@@ -14,13 +14,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// scriptNATS runs a NATS server that wants a login, until the end of the script, and puts its URL into a variable:
+// scriptNATS runs a NATS server that wants a login, until the end of the script, and puts
+// its URL into a variable:
 //
 //	nats URL user password
 //
-// A third word makes it another: plain has no JetStream, poor has a user poor of the same password, who may do nothing,
-// hub is one without JetStream to which another is connected as a leaf node, with JetStream in the domain edge, and
-// import has JetStream in another account, whose API is imported below JS.other.API.
+// A third word changes the server:
+//
+//	plain   it has no JetStream
+//	poor    it has a second user, poor, with the same password, who may not publish
+//	hub     it has no JetStream, but a leaf node with JetStream in the domain edge
+//	import  JetStream is in another account, whose API is imported below JS.other.API
 func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args) > 4 {
 		ts.Fatalf("usage: nats VARIABLE user password [plain|poor|hub|import]")
@@ -52,8 +56,8 @@ func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// importOptions are those of a server whose user is in an account without JetStream. The account imports the API of one
-// that has it, and the subjects that a stage publishes on.
+// importOptions are those of a server whose user is in an account without JetStream. The
+// account imports the API of one that has it, and the subjects that a stage publishes on.
 func importOptions(ts *testscript.TestScript, plain *server.Options) *server.Options {
 	var exports, imports strings.Builder
 	for _, subject := range []string{"$JS.ACK.>", "rows.>", "results.>", "audit.>", "journal.>", "lane.>", "batches.>", "dedupe.>", "$O.>"} {
@@ -76,7 +80,8 @@ func importOptions(ts *testscript.TestScript, plain *server.Options) *server.Opt
 	return options
 }
 
-// addLeaf starts the leaf node of a hub. It is in another directory than the hub's, and in the domain edge.
+// addLeaf starts the leaf node of a hub. It is in another directory than the hub's, and in
+// the domain edge.
 func addLeaf(ts *testscript.TestScript, hub *server.Options, name string) {
 	to := &url.URL{
 		Scheme: "nats-leaf", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(hub.LeafNode.Port)),

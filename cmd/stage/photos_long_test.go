@@ -29,14 +29,14 @@ const (
 	photoKills = 5
 	photoBytes = 512 << 10
 	photoPool  = 16
-	// photoMemory bounds the memory of the stage. A window of 1,024 rows with their photos would take 512 MiB, twice as
-	// much as base64; calls in flight have 16 of them.
+	// photoMemory bounds the memory of the stage. A window of 1,024 rows with their photos
+	// would take 512 MiB, twice as much as base64; calls in flight have 16 of them.
 	photoMemory = 256 << 20
 )
 
-// TestPhotosOutliveKills has 2,000 rows answered, each about a photo in an object store, by a stage that is killed five
-// times. Each row has one result, no call is made again but those in flight at a kill, and the stage holds only the
-// photos of its calls in flight.
+// TestPhotosOutliveKills has 2,000 rows answered, each about a photo in an object store, by
+// a stage that is killed five times. Each row has one result, no call is made again but
+// those in flight at a kill, and the stage holds only the photos of its calls in flight.
 func TestPhotosOutliveKills(t *testing.T) {
 	dir := t.TempDir()
 	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: filepath.Join(dir, "nats")}))(t)

@@ -20,13 +20,14 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// notRun are the blocks of README.md that the test does not run, by a text in them. Their flags are checked nevertheless
-// (cmd/stage/cli: TestCommandsOfTheDocumentsAreAccepted).
+// notRun are the blocks of README.md that the test does not run, by a text in them. Their
+// flags are checked nevertheless (cmd/stage/cli: TestCommandsOfTheDocumentsAreAccepted).
 var notRun = map[string]string{
 	"stage demo": "takes a minute; the script demo_short has a shorter one",
 }
 
-// readmePorts are the ports that the commands of README.md use. The test gives them others, which are free.
+// readmePorts are the ports that the commands of README.md use. The test gives them others,
+// which are free.
 var readmePorts = []string{"4222", "9465"}
 
 var (
@@ -38,8 +39,9 @@ var (
 	root       = regexp.MustCompile(`chain [0-9a-f]{64}`)
 )
 
-// TestCommandsOfTheReadmeCanBePasted runs the blocks of shell in README.md as they stand, one after the other in one
-// shell, as a new user would in a clone of the repository. A block of text below them is their output.
+// TestCommandsOfTheReadmeCanBePasted runs the blocks of shell in README.md as they stand,
+// one after the other in one shell, as a new user would in a clone of the repository. A
+// block of text below them is their output.
 func TestCommandsOfTheReadmeCanBePasted(t *testing.T) {
 	text := stagetest.Value(os.ReadFile("../../README.md"))(t)
 	dir := newClone(t)
@@ -69,8 +71,9 @@ func TestCommandsOfTheReadmeCanBePasted(t *testing.T) {
 	}
 }
 
-// TestCommandsOfTheTasksCanBePasted runs the blocks of shell of docs/howto in one clone, those of the index first: they
-// start the stage that some pages ask for. Blocks that need a server of one's own, or the nats CLI, are left out.
+// TestCommandsOfTheTasksCanBePasted runs the blocks of shell of docs/howto in one clone,
+// those of the index first: they start the stage that some pages ask for. Blocks that need
+// a server of one's own, or the nats CLI, are left out.
 func TestCommandsOfTheTasksCanBePasted(t *testing.T) {
 	pages := stagetest.Value(filepath.Glob("../../docs/howto/*.md"))(t)
 	dir := newClone(t)
@@ -125,8 +128,9 @@ func runScript(t *testing.T, dir string, env []string, script string) {
 	t.Fatalf("%v:\n%s", err, output)
 }
 
-// anyTime replaces what is different each time: durations, hashes, and which rows fail, with their tokens. The mock
-// fails each call by its turn, and calls in flight at once reach it in any order.
+// anyTime replaces what is different each time: durations, hashes, and which rows fail,
+// with their tokens. The mock fails each call by its turn, and calls in flight at once
+// reach it in any order.
 func anyTime(output string) string {
 	output = durations.ReplaceAllString(output, "$1 TIME")
 	output = tokens.ReplaceAllString(output, "calls, 0 capacity retries, N tokens")
@@ -134,8 +138,9 @@ func anyTime(output string) string {
 	return whichRow.ReplaceAllString(output, "ROW")
 }
 
-// readmeScript makes one script of the blocks of shell. Each writes its output into a file; outputs are what the README
-// says of them. A program in the background is waited for until its port is open, as a person would.
+// readmeScript makes one script of the blocks of shell. Each block writes its output into a
+// file, and outputs has what the README shows as the output of a block. After a block with a
+// program in the background the script waits until its port is open, as a person would.
 func readmeScript(t *testing.T, text string, ports readmePort) (script string, outputs map[int]string) {
 	t.Helper()
 	var b strings.Builder
@@ -187,7 +192,8 @@ func newClone(t *testing.T) string {
 	return dir
 }
 
-// readmeEnvironment has the program of this test for stage, a go that need not build it, and no way to other machines.
+// readmeEnvironment has the program of this test for stage, a go that need not build it,
+// and no way to other machines.
 func readmeEnvironment(t *testing.T, dir string) []string {
 	t.Helper()
 	bin := filepath.Join(dir, "bin")

@@ -296,8 +296,8 @@ func scriptWait(ts *testscript.TestScript, what string, is func() bool) {
 	ts.Fatalf("%s: not within %v", what, scriptPatience)
 }
 
-// scriptPasted runs a block of shell in the README of an example, as if it were pasted in the root of a clone. Blocks
-// count from 1:
+// scriptPasted runs a block of shell in the README of an example, as if it were pasted in
+// the root of a clone. Blocks count from 1:
 //
 //	pasted photos 1
 func scriptPasted(ts *testscript.TestScript, neg bool, args []string) {

@@ -18,7 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A stage that runs with STAGE_BATCH=false is told from one that does not run.
+// The errors of a stage that runs with STAGE_BATCH=false and of one that does not run differ.
 func TestWhyNobodyTakesABatch(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		nc := stagetest.Join(t, stagetest.Core(t))
@@ -40,7 +40,8 @@ func TestWhyNobodyTakesABatch(t *testing.T) {
 	})
 }
 
-// TestAGetWaitsOnWhileTheStageIsReplaced: the stage that has the request is killed, and for a while nobody answers.
+// TestAGetWaitsOnWhileTheStageIsReplaced: the stage that has the request is killed, and for
+// a while nobody answers.
 func TestAGetWaitsOnWhileTheStageIsReplaced(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		core := stagetest.Core(t)

@@ -15,8 +15,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// TestCommandsOfTheDocumentsAreAccepted gives every command line of the documents, and of the examples in the help, to the
-// real commands, which check flags and arguments and do nothing else.
+// TestCommandsOfTheDocumentsAreAccepted gives every command line of the documents, and of
+// the examples in the help, to the real commands, which check flags and arguments and do
+// nothing else.
 func TestCommandsOfTheDocumentsAreAccepted(t *testing.T) {
 	const root = "../../../"
 	files := []string{root + "README.md", root + "CONTRIBUTING.md", root + "SECURITY.md", root + "deploy/helm/llm-stage/README.md"}
@@ -63,11 +64,12 @@ func shellOf(document string) (scripts []string) {
 	return scripts
 }
 
-// accepted are the commands that were checked, by their arguments: half of them are there several times, and the parser of
-// a command is large.
+// accepted has the outcome of each command that was checked, by its arguments. Half of the
+// commands are in the documents several times, and it takes long to make their flags.
 var accepted = map[string]error{}
 
-// checkCommands checks the lines of stage in a script and returns how many there are. What is no shell at all has none.
+// checkCommands checks the calls of stage in a script and returns how many there are. A text
+// that is no shell has none.
 func checkCommands(t *testing.T, where, script string) (n int) {
 	t.Helper()
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(script), where)
@@ -110,7 +112,8 @@ func checkCommands(t *testing.T, where, script string) (n int) {
 	return n
 }
 
-// accept parses the arguments of a command as the program does; an … stands for whatever is missing.
+// accept parses the arguments of a command as the program does. It accepts arguments with …,
+// which stands for some that the document leaves out.
 func accept(args []string) error {
 	given := args[:0:0]
 	for _, arg := range args {

@@ -13,11 +13,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// faultyLevel makes the configuration of each command invalid, so that a command lists what it refuses and does nothing.
+// faultyLevel makes the configuration of each command invalid, so that a command lists what
+// it refuses and does nothing.
 const faultyLevel = "--log-level=nonsense"
 
-// positional are the arguments of the commands that need some, and the flags without which setup and try refuse some
-// that they list.
+// positional are the arguments of the commands that need some. setup and try have a flag
+// without which they refuse settings that their help lists.
 var positional = map[string][]string{
 	"batch": {"-"}, "load": {"rows.jsonl"}, "process": {"rows.jsonl"}, "try": {"rows.jsonl", "--call"}, "show": {"NAME"}, "rm": {"NAME"}, "cancel": {"NAME"}, "get": {"NAME"}, "setup": {"--print-permissions"},
 }
@@ -47,8 +48,8 @@ func eachConfigured(cmd *cobra.Command, path []string, f func(cmd *cobra.Command
 	}
 }
 
-// TestTheHelpOfACommandListsTheSettingsThatItTakes: one that is listed is no problem with its own default, and one that
-// is not listed is refused, unless it is deprecated.
+// TestTheHelpOfACommandListsTheSettingsThatItTakes: one that is listed is no problem with
+// its own default, and one that is not listed is refused, unless it is deprecated.
 func TestTheHelpOfACommandListsTheSettingsThatItTakes(t *testing.T) {
 	t.Chdir(t.TempDir())
 	defaults := make(map[string]string) // by flag
@@ -102,7 +103,8 @@ func TestTheHelpOfACommandListsTheSettingsThatItTakes(t *testing.T) {
 	}
 }
 
-// TestReadersTakeAnyNumberOfPartitions: they read no input, so its subject need not have a place for the partition.
+// TestReadersTakeAnyNumberOfPartitions: they read no input, so its subject need not have a
+// place for the partition.
 func TestReadersTakeAnyNumberOfPartitions(t *testing.T) {
 	for _, name := range []string{"results", "tail", "usage"} {
 		path := []string{name}
@@ -115,7 +117,8 @@ func TestReadersTakeAnyNumberOfPartitions(t *testing.T) {
 	}
 }
 
-// Each command that works on the streams of a stage is tried with JetStream in another domain and account.
+// Each command that works on the streams of a stage is tried with JetStream in another
+// domain and account.
 func TestEachCommandIsTriedWithJetStreamElsewhere(t *testing.T) {
 	script := string(stagetest.Value(os.ReadFile("../testdata/elsewhere.txtar"))(t))
 	eachConfigured(newRootCommand(&Env{}, new(bool)), nil, func(cmd *cobra.Command, path []string) {

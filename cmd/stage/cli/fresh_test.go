@@ -12,7 +12,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// TestFreshWithStoredRepliesKeepsThem runs the command itself: process twice, the second time from the beginning.
+// TestFreshWithStoredRepliesKeepsThem runs the command itself: process twice, the second
+// time from the beginning.
 func TestFreshWithStoredRepliesKeepsThem(t *testing.T) {
 	dir := t.TempDir()
 	in := filepath.Join(dir, "in.jsonl")

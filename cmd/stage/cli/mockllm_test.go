@@ -11,7 +11,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// A real socket: the command prints its base URL, answers both dialects there, and ends with 0 when it is interrupted.
+// A real socket: the command prints its base URL, answers both dialects there, and ends
+// with 0 when it is interrupted.
 func TestMockLLMServesUntilItIsInterrupted(t *testing.T) {
 	var signals fakeSignals
 	var errs strings.Builder

@@ -9,7 +9,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// TestThePageOfSettingsIsCurrent fails when a variable was added or changed and `make docs` was not run.
+// TestThePageOfSettingsIsCurrent fails when a variable was added or changed and `make docs`
+// was not run.
 func TestThePageOfSettingsIsCurrent(t *testing.T) {
 	page := stagetest.Value(os.ReadFile("../../../docs/settings.md"))(t)
 	_, rest, ok := strings.Cut(string(page), "<!-- configuration: begin, written by make docs -->\n")

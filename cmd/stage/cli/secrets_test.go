@@ -13,8 +13,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// TestEveryCommandRefusesBadKeys gives every command that reads keys an invalid one, by each way to give
-// one.
+// TestEveryCommandRefusesBadKeys gives every command that reads keys an invalid one, by
+// each way to give one.
 func TestEveryCommandRefusesBadKeys(t *testing.T) {
 	const hidden = "sk-hidden-0123456789"
 	rows := filepath.Join(t.TempDir(), "rows.jsonl")
@@ -66,8 +66,8 @@ func TestEveryCommandRefusesBadKeys(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotInTheStandardLog logs as net/http (Go 1.26, transport.go, readLoopPeekFailLocked) does when a server
-// continues after its reply.
+// TestSecretsAreNotInTheStandardLog logs as net/http (Go 1.26, transport.go,
+// readLoopPeekFailLocked) does when a server continues after its reply.
 func TestSecretsAreNotInTheStandardLog(t *testing.T) {
 	cfg, err := config.Source{Environ: map[string]string{"STAGE_LLM_API_KEY": "sk-not-asked-for"}}.Load(t.Context(), config.NeedNothing)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// helper returns what prints the help of words, as stage help does. The commands are made once, since they have thousands
-// of flags.
+// helper returns what prints the help of words, as stage help does. The commands are made
+// once, since they have thousands of flags.
 func helper(t *testing.T) func(words ...string) string {
 	t.Helper()
 	var out bytes.Buffer
