@@ -49,7 +49,7 @@ const (
 	RowsMax = 200
 	// ColumnsMax is the most columns.
 	ColumnsMax = 8
-	// rowBytesMax bounds the rows, which are held in memory.
+	// rowBytesMax bounds the rows, which are all in memory.
 	rowBytesMax = 64 << 20
 )
 
@@ -59,7 +59,7 @@ const (
 	resultPoll = 250 * time.Millisecond
 	// readTimeout bounds reading the results after a stop.
 	readTimeout = 5 * time.Second
-	// loadID names the rows among those of the temporary server.
+	// loadID is the name of the load, and begins the name of each stage.
 	loadID = "try"
 )
 
@@ -86,7 +86,7 @@ type Config struct {
 	// it is nil, they are lost when Run returns.
 	Replies *natsconn.Conn
 	Mock    call.MockLLM // see [call.Open]
-	Console io.Writer    // where OTEL_TRACES_EXPORTER=console prints; nil means standard error
+	Console io.Writer    // where OTEL_TRACES_EXPORTER=console prints, or nil for standard error
 	Logger  *slog.Logger
 	// Answered is called with how many answers there are so far, from several goroutines.
 	// It may be nil.
@@ -248,7 +248,7 @@ func (r *run) close() {
 	}
 }
 
-// stores returns the settings with those of the store of replies on.
+// stores returns the settings, with the store of replies switched on.
 func stores(cfg *config.Config) *config.Config {
 	own := *cfg
 	own.Rows.Dedupe = "stored"

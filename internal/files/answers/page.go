@@ -40,7 +40,7 @@ type Shown struct {
 // ShownMember is a member of an answer on the page.
 type ShownMember struct {
 	Name, Text string
-	Differs    bool // from that of another column
+	Differs    bool // the answer of another column differs in it
 }
 
 // Shown returns the answers for the page. The members of an object are shown one by one,

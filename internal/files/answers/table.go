@@ -147,7 +147,7 @@ func (r *Report) writeColumns(b *strings.Builder) {
 	}
 	shown := []struct {
 		head string
-		cell func(c *ColumnReport) string // nil: nothing to show
+		cell func(c *ColumnReport) string // nil if the column is not shown
 	}{
 		{"COLUMN", func(c *ColumnReport) string { return oneLine(c.Name, 40) }},
 		{"ANSWERED", func(c *ColumnReport) string { return strconv.Itoa(c.Answered) }},

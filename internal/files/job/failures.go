@@ -14,8 +14,8 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// otherReasons counts failed rows that state no reason, and those of any further reason
-// once there are reasonsMax of them, as a later version may have.
+// otherReasons counts failed rows that state no reason. It also counts rows of further
+// reasons once reasonsMax are known.
 const otherReasons llm.Reason = "other"
 
 // reasonsMax bounds the reasons that are counted.

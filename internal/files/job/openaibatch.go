@@ -34,8 +34,8 @@ type batchLines struct {
 	shown bool   // the lines go to a terminal, and must not control it
 }
 
-// batchParts returns the parts of replies of which the lines are made: the whole reply of
-// a provider that speaks chat completions, and the single parts from any other one.
+// batchParts returns the parts of replies that the lines need: the whole reply of a
+// provider that speaks chat completions, and the single parts from any other one.
 func batchParts(provider string) llm.Keep {
 	if p, known := llm.LookupProvider(provider); known && p.SpeaksChat() {
 		return llm.KeepRaw

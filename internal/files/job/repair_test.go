@@ -44,7 +44,7 @@ func (b *placesBench) again(of, place uint64) (seq uint64) {
 	return b.Publish(m)
 }
 
-// answer stores the result of a row that was published on subject; place 0: without the header.
+// answer stores the result of a row that was published on subject. With place 0 it has no header of its place.
 func (b *placesBench) answer(seq uint64, subject string, failed bool, place uint64) (at uint64) {
 	b.T.Helper()
 	return b.answerAbove(-1, seq, subject, failed, place)
@@ -69,7 +69,7 @@ func (b *placesBench) answerAbove(low int, seq uint64, subject string, failed bo
 	return b.Publish(m)
 }
 
-// open opens the places of the first limit rows; 0: of all.
+// open opens the places of the first limit rows, or of all if limit is 0.
 func (b *placesBench) open(limit int) *places {
 	b.T.Helper()
 	p, err := openPlaces(b.T.Context(), b.JS, b.Cfg)
@@ -205,7 +205,7 @@ func TestALimitIsOfTheFirstRowsOfTheFile(t *testing.T) {
 	for _, tt := range []struct {
 		limit int
 		rows  int64  // with a result
-		until uint64 // 0: no limit
+		until uint64 // or 0 for no limit
 	}{
 		{1, 1, 1}, {2, 1, 2}, {3, 2, 5}, {4, 3, 6}, {5, 4, 9}, {6, 4, 0},
 	} {

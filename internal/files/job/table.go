@@ -29,7 +29,7 @@ type table struct {
 	o      TableOptions
 	path   string          // path of the file, whose ending says which delimiter it has
 	fields []string        // members of the reply that have columns of their own
-	own    []string        // columns of the rows' own members; nil until they are known
+	own    []string        // columns of the rows' own members, or nil before they are known
 	places map[string]int  // index of each column in own, by name
 	marked bool            // the file begins with the byte order mark of UTF-8
 	stage  map[string]bool // members and columns that the stage adds to a row, or replaces

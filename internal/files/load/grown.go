@@ -41,11 +41,11 @@ func (s *Source) Extends(ctx context.Context, size int64, sum string) (grown boo
 		return false, "", err
 	}
 	if hex.EncodeToString(hash.Sum(nil)) != sum {
-		return false, "not only at its end", nil
+		return false, "what was there before has changed", nil
 	}
 	whole, err := s.endsRow(size)
 	if err == nil && !whole {
-		why = "its last line went on, which had been taken as a row: add whole lines only"
+		why = "its last line was read as a row, and has been continued: add whole lines only"
 	}
 	return whole, why, err
 }

@@ -40,7 +40,7 @@ func TestLoadSpreadsRowsOverPartitionsEachOnce(t *testing.T) {
 	transform := &jetstream.SubjectTransformConfig{Source: "rows.*", Destination: "rows.{{partition(5,1)}}.{{wildcard(1)}}"}
 	tests := []struct {
 		name   string
-		stream *jetstream.StreamConfig // nil: as the stage creates it
+		stream *jetstream.StreamConfig // or nil for the one that the stage creates
 		key    string
 	}{
 		{"created by the stage", nil, ""},
@@ -130,8 +130,8 @@ func TestLoadRefusesAStreamWithAnotherNumberOfPartitions(t *testing.T) {
 	}
 }
 
-// Of two loaders the one that wrote the newest record goes on, even if what the other had on its
-// way were more rows than it was about to store itself; and the other ends.
+// Of two loaders, the one that wrote the newest record continues, even if the other one had more
+// rows on the way than it was about to store itself. The other one ends.
 func TestOneOfTwoLoadsGoesOn(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Drop("ROWS")

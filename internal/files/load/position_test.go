@@ -195,8 +195,8 @@ func eachCut(t *testing.T, test func(b *loadBench, l *Loader, loaded int64, forg
 	}
 }
 
-// A load may be killed after any step, and rows may be gone from the input before it goes on:
-// none is lost, none is loaded twice.
+// A load may be killed after any step, and rows may be gone from the input before the next load
+// begins: none is lost, none is loaded twice.
 func TestAKilledLoadContinuesWhateverTheInputHasDropped(t *testing.T) {
 	eachCut(t, func(b *loadBench, _ *Loader, _ int64, forget func()) {
 		forget()

@@ -40,7 +40,7 @@ type Source struct {
 	File   io.ReadCloser
 	Layout rowfile.Layout
 	Sum    string // SHA-256 of the content in hex, or "" if it can be read only once
-	Bytes  int64  // length of the content that Sum is of; what is added later is not read
+	Bytes  int64  // length of the content that Sum is of; what follows later is not read
 	Rows   int64  // -1 if it can be read only once
 
 	// These are false for a source that can be read only once, which nobody has read yet.
@@ -292,7 +292,7 @@ func (f *FileRows) describe() {
 	layout := f.rows.Layout()
 	if f.unsaid && layout.Format != rowfile.FormatJSONL && layout.Format != "" {
 		f.unsaid = false
-		f.log.Info("recognised the format of the input: --format says otherwise", slog.String("input", f.name), slog.String("format", layout.String()))
+		f.log.Info("recognised the format of the input: give --format if it is another", slog.String("input", f.name), slog.String("format", layout.String()))
 	}
 	others := strings.ReplaceAll(",;|\t", string(rune(layout.Delimiter)), "")
 	if columns := f.rows.Columns(); len(columns) == 1 && strings.ContainsAny(columns[0], others) {

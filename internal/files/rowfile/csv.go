@@ -188,7 +188,7 @@ func (r *Reader) takePiece(rec *csvRecord, piece []byte) (ends bool) {
 		}
 		b := piece[0]
 		piece = piece[1:]
-		if b == '\n' { // not between quotes, where it is text: it ends the piece too
+		if b == '\n' { // it ends the piece, too; between quotes, textRun has taken it
 			r.line++
 			if rec.blank() {
 				rec.begin(r.line)

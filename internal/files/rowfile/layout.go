@@ -40,7 +40,7 @@ type Spec struct {
 // Layout is how rows lie in a file.
 type Layout struct {
 	Format    Format // "" if the first lines decide
-	Delimiter byte   // between the columns of CSV; 0 means a comma
+	Delimiter byte   // between the columns of CSV, or 0 for a comma
 	Typed     bool   // values of CSV have the types that they look like, or else are strings
 	Strict    bool   // a quote where RFC 4180 allows none makes a bad row, or else is text
 }

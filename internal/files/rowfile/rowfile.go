@@ -55,8 +55,8 @@ const faultHeadBytes = 500
 // rowBufferBytes is the size of reads from the file.
 const rowBufferBytes = 64 << 10
 
-// Reader reads the rows of a file one at a time. It holds one row at most, of at most its
-// bound: a longer one is read to its end and reported, without being held. Not safe for
+// Reader reads the rows of a file one at a time. It keeps one row in memory, of at most its
+// bound: a longer row is read to its end and reported, without being kept. Not safe for
 // concurrent use.
 type Reader struct {
 	in       *bufio.Reader // the text, decompressed
@@ -105,8 +105,8 @@ func (r *Reader) Marked() bool { return r.marked }
 // none, so that a strict layout has other rows.
 func (r *Reader) StrayQuotes() bool { return r.stray }
 
-// Columns returns the names of the columns of a CSV file, once Next was called; nil for
-// files of another format.
+// Columns returns the names of the columns of a CSV file, once Next was called. It is nil
+// for a file of another format.
 func (r *Reader) Columns() []string { return r.columns }
 
 // Next returns the next row, or [io.EOF] after the last. A bad row has a Fault. An error
