@@ -51,7 +51,7 @@ type ColumnReport struct {
 	Stored          int `json:"stored"`
 	Calls           int `json:"calls"`
 	CapacityRetries int `json:"capacity_retries"` // of Calls
-	SchemaFailures  int `json:"schema_failures"`  // of Calls: replies that did not satisfy the schema
+	SchemaFailures  int `json:"schema_failures"`  // of Calls: replies against the schema
 	// Expected is how many answers were as expected. It is null without --expect.
 	Expected *Share `json:"expected"`
 	Used
@@ -281,7 +281,6 @@ func (c *column) whyNot() (reason, text *string) {
 	return new("fatal"), new(terminal.OneLine(c.ended.Error()))
 }
 
-// fail reads why a row failed.
 func (a *Answer) fail(object []byte) {
 	var failure struct{ Reason, Error string }
 	if err := json.Unmarshal(object, &failure); err != nil {
@@ -330,7 +329,6 @@ func usedOf(u *auditlog.Usage, unpriced bool) Used {
 	return Used{CostUSD: new(float64)}
 }
 
-// add adds what an answer used.
 func (u *Used) add(other Used) {
 	u.PromptTokens += other.PromptTokens
 	u.CompletionTokens += other.CompletionTokens
@@ -384,7 +382,6 @@ func (r *Report) sumUp(from *run) {
 	}
 }
 
-// add counts an answer.
 func (c *ColumnReport) add(a *Answer) {
 	switch a.Status {
 	case StatusAnswered:

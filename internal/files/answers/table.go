@@ -40,7 +40,6 @@ func (r *Report) WriteTable(w io.Writer, width int) error {
 	return err
 }
 
-// writeRow prints a row with its answers.
 func (r *Report) writeRow(b *strings.Builder, row *RowReport, width int) {
 	fmt.Fprintf(b, "--- line %d: %s\n", row.Line, oneLine(string(row.Row), min(rowWidth, width-12)))
 	if row.Expected != nil {
@@ -201,7 +200,6 @@ func (r *Report) HasSchemaFailures() bool {
 	return r.any(func(c *ColumnReport) int { return c.SchemaFailures })
 }
 
-// latency shows one of the column's latencies.
 func (c *ColumnReport) latency(of func(*Latency) float64) string {
 	if c.Latency == nil {
 		return "-"

@@ -43,7 +43,6 @@ func batchParts(provider string) llm.Keep {
 	return llm.KeepID | llm.KeepFinishReason | llm.KeepToolCalls | llm.KeepLogprobs
 }
 
-// write writes one result.
 func (b *batchLines) write(w io.Writer, r stored.Result) error {
 	if _, err := jsonbytes.ReadObject(nil, r.Body); err != nil {
 		return fmt.Errorf("result of row %d: %w", r.Seq, err)

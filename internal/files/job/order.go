@@ -55,7 +55,6 @@ func checkOrder(ctx context.Context, nc *nats.Conn, cfg *config.Config, name str
 		name, orderFlags(then.Order, then.Key), orderFlags(order.Mode, order.Key.String())))
 }
 
-// orderFlags returns the flags of an order.
 func orderFlags(order streams.Order, key string) string {
 	flags := "--order " + string(cmp.Or(order, streams.OrderStream))
 	if order == streams.OrderKey {

@@ -27,9 +27,10 @@ const resultPoll = 250 * time.Millisecond
 // a pause. A pause flushes it at once.
 const flushEvery = time.Second
 
-// restWait is how long the writer continues at most after the end of the stage or a hard
-// stop: with results that the stage has stored last, or with a write that nobody reads.
-const restWait = 2 * time.Second
+// restWait is how long the writer reads results at most after the end of the stage or a
+// hard stop. It is less than the 2 s after which a [stopping.Writer] gives up, so that what
+// was read is still written.
+const restWait = time.Second
 
 // errWritten ends the parts of a job once all results are written. It wraps
 // [context.Canceled], so that to the stage it is a stop without a reason.

@@ -44,7 +44,8 @@ func (b *placesBench) again(of, place uint64) (seq uint64) {
 	return b.Publish(m)
 }
 
-// answer stores the result of a row that was published on subject. With place 0 it has no header of its place.
+// answer stores the result of a row that was published on subject. With place 0 it has no header
+// of its place.
 func (b *placesBench) answer(seq uint64, subject string, failed bool, place uint64) (at uint64) {
 	b.T.Helper()
 	return b.answerAbove(-1, seq, subject, failed, place)

@@ -240,7 +240,6 @@ func findIn(value []byte, name string) []byte {
 	return jsonbytes.Find(value, name)
 }
 
-// writeRecord writes one line.
 func (t *table) writeRecord(w io.Writer, record []string) error {
 	t.text.Reset()
 	err := t.out.Write(record)

@@ -24,7 +24,8 @@ import (
 // such result is awaited.
 //
 // work ends when the stage begins to stop. Until it has ended, it stores the results of the
-// calls in flight. So the writer continues until storing has ended and no result is left.
+// calls in flight. So the writer continues until storing has ended and no result is left,
+// or restWait is over.
 func (p *Pipeline) write(work, storing context.Context) error {
 	js, err := streams.JetStream(p.Stage.Conn.NC())
 	if err != nil {

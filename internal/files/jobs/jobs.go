@@ -58,7 +58,7 @@ type State string
 // The states of a job.
 const (
 	Done        State = "done"        // each row has its result
-	Partial     State = "partial"     // rows are left, by --limit or because an error has ended the run
+	Partial     State = "partial"     // rows are left, by --limit or after an error
 	Running     State = "running"     // a process works on it
 	Ceiling     State = "ceiling"     // STAGE_MAX_COST_USD was reached
 	Interrupted State = "interrupted" // a signal has stopped it, or it was killed

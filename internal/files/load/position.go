@@ -58,7 +58,7 @@ func newLoadPosition(ctx context.Context, js jetstream.JetStream, cfg *config.Co
 	p := loadPosition{
 		nc: js.Conn(), input: cfg.Input.Stream, stream: cfg.Result.Stream, owner: rand.Text(),
 		subject:      cfg.Result.Subject + "." + cfg.Name + ".load." + cfg.Input.Stream + "." + source,
-		resultFilter: cfg.Result.Subject + ".*.*.rows", // the stage that takes the rows may have another name
+		resultFilter: cfg.Result.Subject + ".*.*.rows", // of any stage, whatever its name
 	}
 	s, err := js.Stream(ctx, p.stream)
 	if err != nil {

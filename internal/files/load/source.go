@@ -277,7 +277,6 @@ func isSame(row rowfile.Row, body []byte) bool {
 	return bytes.Equal(body, row.Body)
 }
 
-// next returns the next row of the file.
 func (f *FileRows) next() (rowfile.Row, error) {
 	row, err := f.rows.Next()
 	if !f.first.looked {

@@ -31,7 +31,6 @@ const (
 	failureLines  = 5  // the most lines that are listed of a group
 )
 
-// add counts a row.
 func (f *failures) add(line int64, err error) {
 	f.rows++
 	key := numbers.ReplaceAllString(err.Error(), "0")
@@ -54,7 +53,6 @@ func (f *failures) add(line int64, err error) {
 // numbers are what differs between the errors of rows that fail for one reason.
 var numbers = regexp.MustCompile(`[0-9]+`)
 
-// write prints a line for each group.
 func (f *failures) write(w io.Writer) {
 	for _, g := range f.groups {
 		lines, more := "line "+g.lines[0], g.rows-int64(len(g.lines))

@@ -135,7 +135,6 @@ func callsOf(cfg *config.ForeachConfig, in rowfile.Row) (*calls, error) {
 	return c, err
 }
 
-// count returns how many calls they are.
 func (c *calls) count() int {
 	if c.items == nil {
 		return 1

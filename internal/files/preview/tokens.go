@@ -15,7 +15,6 @@ type sizes struct {
 	media int64 // tokens of pictures, documents and sounds
 }
 
-// newSizes returns the sizes of no calls yet.
 func newSizes(p *executor.Prompt) sizes {
 	s := sizes{each: len(p.Base.System)}
 	if p.Base.Schema != nil {
@@ -24,14 +23,12 @@ func newSizes(p *executor.Prompt) sizes {
 	return s
 }
 
-// add adds a call with the prompt.
 func (s *sizes) add(prompt rendered) {
 	s.calls++
 	s.bytes += int64(len(prompt.text) + s.each)
 	s.media += prompt.mediaTokens
 }
 
-// tokens estimates the prompt tokens of all calls.
 func (s *sizes) tokens() int64 { return s.bytes/call.BytesPerToken + s.media }
 
 // text is the estimate as dry runs and try print it.

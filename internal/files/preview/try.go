@@ -78,7 +78,6 @@ func NameTemplate(text string) (name string, file bool, err error) {
 	return "", false, fmt.Errorf("--template %s: no such file, and no template: one has {{ row.… }} in it", text)
 }
 
-// oneLine shows a text in one line.
 func oneLine(text string) string {
 	return runewidth.Truncate(strings.Join(strings.Fields(text), " "), 40, "…")
 }

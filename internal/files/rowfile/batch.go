@@ -17,7 +17,6 @@ import (
 // [batchIDsMax] names are compared, in about 4 MB: OpenAI takes files of half as many.
 type batchIDs map[[16]byte]int64
 
-// batchIDsMax bounds the names that are compared.
 const batchIDsMax = 100_000
 
 // check returns what is wrong with a request's name, and whether another request has it.

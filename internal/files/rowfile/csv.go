@@ -274,7 +274,6 @@ func (rec *csvRecord) strayQuote(problem string, b byte) {
 	rec.put([]byte{b})
 }
 
-// put adds text to the field.
 func (rec *csvRecord) put(text []byte) {
 	if len(rec.data)+len(rec.ends)+len(text) > rec.bytesMax {
 		rec.overflow = true
@@ -296,7 +295,6 @@ func (rec *csvRecord) endField() {
 	rec.ends = append(rec.ends, len(rec.data))
 }
 
-// fields returns the texts of the record.
 func (rec *csvRecord) fields() []string {
 	texts, start := make([]string, 0, len(rec.ends)), 0
 	for _, end := range rec.ends {

@@ -58,7 +58,7 @@ func (r *Reader) firstLineIsUTF8() bool {
 // removes the mark.
 func encodingOf(text []byte) (name, iconv string) {
 	for _, m := range []struct{ mark, name, iconv string }{
-		{"\xff\xfe\x00\x00", "UTF-32LE", "UTF-32"}, // first, since it begins with the mark of UTF-16LE
+		{"\xff\xfe\x00\x00", "UTF-32LE", "UTF-32"}, // before UTF-16LE, a prefix of it
 		{"\x00\x00\xfe\xff", "UTF-32BE", "UTF-32"},
 		{"\xff\xfe", "UTF-16LE", "UTF-16"},
 		{"\xfe\xff", "UTF-16BE", "UTF-16"},

@@ -137,7 +137,6 @@ func isTable(line []byte) bool {
 	return false
 }
 
-// firstRecords reads the first two records of CSV.
 func firstRecords(text []byte, delimiter byte) (header, record []string, err error) {
 	in := &Reader{
 		in: bufio.NewReaderSize(bytes.NewReader(text), recordBufferBytes), layout: Layout{Delimiter: delimiter}, bytesMax: len(text) + 1, line: 1,

@@ -164,7 +164,7 @@ func (r *Reader) begin() error {
 		if !bytes.HasPrefix(start, []byte(a.magic[:min(3, len(a.magic))])) {
 			continue
 		}
-		whole, _ := r.in.Peek(len(a.magic)) // not earlier: a short row of a pipe may be all there is
+		whole, _ := r.in.Peek(len(a.magic)) // not earlier: a pipe may have a short row only
 		if string(whole) == a.magic {
 			return &Error{Line: 1, Problem: a.problem}
 		}
