@@ -7,7 +7,9 @@ import "fmt"
 // that every loop over its tokens ends, too.
 type cursor struct {
 	*scanner
-	tokens []token // of the tag that is being read, from the current one on; the last is an endToken
+	// tokens are the tokens of the tag that is being read, from the current one on. The
+	// last is an endToken.
+	tokens []token
 }
 
 // present returns the current token. The end of a tag is never consumed.

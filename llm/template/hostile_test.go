@@ -34,8 +34,8 @@ var long = map[string]string{
 	"whitespace text in loops": `{% for a in row.l %}{% if 1 %} ` + strings.Repeat("\n", 1000) + `{%- endif %}{% endfor %}`,
 }
 
-// TestNoTemplateRunsForever runs templates that would run forever, or exhaust the memory, without limits. Each must end
-// with an error within its work.
+// TestNoTemplateRunsForever runs templates that would run forever, or exhaust the memory,
+// without limits. Each must end with an error within its work.
 func TestNoTemplateRunsForever(t *testing.T) {
 	row, o := hostileRow(t), Options{MaxWork: 1 << 20, MaxOutput: 1 << 20}
 	runFile(t, "testdata/endless.txt", row, o)
@@ -47,8 +47,8 @@ func TestNoTemplateRunsForever(t *testing.T) {
 	}
 }
 
-// Templates that must not compile: they could read files, run forever, modify what others see, or reach into the
-// process.
+// Templates that must not compile: they could read files, run forever, modify what others
+// see, or reach into the process.
 func TestForbiddenThingsDoNotCompile(t *testing.T) {
 	for _, source := range []string{
 		`{% include "/etc/passwd" %}`, `{% include "template" %}`, `{% import "a" as b %}`, `{% from "a" import b %}`, `{% extends "/etc/passwd" %}`,
@@ -72,8 +72,8 @@ func TestForbiddenThingsDoNotCompile(t *testing.T) {
 	}
 }
 
-// Templates that must render or fail with an error, where other template engines panic, wrap around, or expose what is
-// behind a value.
+// Templates that must render or fail with an error, where other template engines panic,
+// wrap around, or expose what is behind a value.
 func TestForbiddenThingsDoNotRender(t *testing.T) {
 	row := hostileRow(t)
 	for source, want := range map[string]string{

@@ -10,8 +10,8 @@ import (
 	"github.com/llm-stage/stage/llm/row"
 )
 
-// jinja2Differences are the templates of jinja2.json that we render differently or refuse on purpose, as
-// docs/templates.md explains.
+// jinja2Differences are the templates of jinja2.json that we render differently or refuse
+// on purpose, as docs/templates.md explains.
 var jinja2Differences = map[string]string{
 	"{{ [row.missing] }}": "undefined: row.missing",
 }
@@ -24,7 +24,7 @@ type jinja2File struct {
 
 type jinja2Case struct {
 	Template, Fails string
-	Want            *string // nil: it fails
+	Want            *string // or nil if it fails
 }
 
 // readJinja2 reads a file that a script beside it has written.

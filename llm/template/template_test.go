@@ -71,7 +71,8 @@ func TestSyntaxIsThatOfJinja(t *testing.T) {
 	runFile(t, "testdata/syntax.txt", mustRow(t, `{"n":3,"s":"ab","l":[1,2,3],"o":{"is":1,"k":"v"}}`), Options{})
 }
 
-// Each element is rendered by itself, so nothing is known of the last call: loop.changed would be true of each.
+// Each element is rendered by itself, so nothing is known of the last call: loop.changed
+// would be true of each.
 func TestLoopOfAnElementHasNoChanged(t *testing.T) {
 	r := must.Value(row.Parse([]byte(`{"list":[1,1]}`)))(t)
 	items := must.Value(r.Items("list", 2))(t)

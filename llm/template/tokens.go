@@ -204,7 +204,8 @@ func unescape(s string) (value, problem string) {
 			return b.String(), ""
 		}
 		escape := s[len(before):]
-		c, size := utf8.DecodeRuneInString(after) // exists: a string does not end in a single backslash
+		// There is one, since a string does not end in a single backslash.
+		c, size := utf8.DecodeRuneInString(after)
 		s = after[size:]
 		switch {
 		case c == '\n':
@@ -216,7 +217,8 @@ func unescape(s string) (value, problem string) {
 			n, _ := strconv.ParseUint(digits, 8, 32)
 			b.WriteRune(rune(n)) //nolint:gosec // three digits
 			s = after[len(digits):]
-		case strings.ContainsRune(`\abfnrtvxuU`, c): // as in Go, but \x80 and above are characters, not bytes
+		// These are as in Go, but \x80 and above are characters, not bytes.
+		case strings.ContainsRune(`\abfnrtvxuU`, c):
 			r, _, rest, err := strconv.UnquoteChar(escape, 0)
 			if err != nil {
 				return "", `the string has an invalid escape`

@@ -44,10 +44,12 @@ type Verb string
 
 // The verbs.
 const (
-	Pause  Verb = "pause"  // no call begins, or none for a row of the partition
-	Resume Verb = "resume" // ends all that operators have asked for, or that for the partition; a paused stage probes
-	Probe  Verb = "probe"  // the next probe of a pause goes at once
-	Drain  Verb = "drain"  // all partitions are handed over, or the one that is named
+	Pause Verb = "pause" // no call begins, or none for a row of the partition
+	// Resume ends all that operators have asked for, or what they have asked for the
+	// partition. A paused stage probes.
+	Resume Verb = "resume"
+	Probe  Verb = "probe" // the next probe of a pause goes at once
+	Drain  Verb = "drain" // all partitions are handed over, or the one that is named
 )
 
 // Verbs are all verbs.

@@ -26,7 +26,7 @@ func TestAnOrderIsCheckedBeforeAnythingIsDone(t *testing.T) {
 	for _, tt := range []struct {
 		body    string
 		foreign bool
-		want    string // in the error; empty: it is good
+		want    string // in the error, or empty if the order is valid
 	}{
 		{`{` + fine + `}`, false, ""},
 		{`{` + fine + `,"partition":1023,"replicas":["a"],"more":1}`, false, ""},
@@ -120,7 +120,8 @@ func (l *lab) serve(id string) *replica {
 	return r
 }
 
-// Each replica that an order is for carries it out and says so; one that does not answer is missing after the patience.
+// Each replica that an order is for carries it out and says so; one that does not answer
+// is missing after the patience.
 func TestEachReplicaAnswersWhatItDid(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
@@ -152,7 +153,8 @@ func TestEachReplicaAnswersWhatItDid(t *testing.T) {
 	})
 }
 
-// An order is carried out once however often it comes: each copy gets the same answer. Noise changes nothing.
+// An order is carried out once however often it comes: each copy gets the same answer.
+// Noise changes nothing.
 func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)

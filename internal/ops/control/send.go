@@ -43,7 +43,8 @@ func Send(ctx context.Context, nc *nats.Conn, stage string, o Order) (map[string
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // no listener remains either way
 	send := func() error {
-		if !nc.IsConnected() { // the client would send the order once it is connected again, however late
+		// The client would send the order once it is connected again, however late.
+		if !nc.IsConnected() {
 			return errors.New("not connected to NATS: nothing was sent")
 		}
 		return nc.PublishRequest(Subject(stage), inbox, body)

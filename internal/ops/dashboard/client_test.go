@@ -44,7 +44,8 @@ func serveReport(t *testing.T, addr string) (port string) {
 	return port
 }
 
-// The same setting says where a stage listens and where it is asked, also if that is all interfaces.
+// The same setting says where a stage listens and where it is asked, also if that is all
+// interfaces.
 func TestAStageIsAskedAtTheAddressOfItsSetting(t *testing.T) {
 	for addr, asked := range map[string]string{"127.0.0.1:0": "127.0.0.1:", ":0": ":", "0.0.0.0:0": "0.0.0.0:", "localhost:0": "localhost:"} {
 		reports, body, err := Ask(t.Context(), asked+serveReport(t, addr))

@@ -28,7 +28,8 @@ func (c *namedConn) Close() error {
 	return nil
 }
 
-// TestTheConnectionIdleForLongestIsDropped: the bound is 3. Each step is a change of state, and who is closed by it.
+// TestTheConnectionIdleForLongestIsDropped: the bound is 3. Each step is a change of
+// state, and who is closed by it.
 func TestTheConnectionIdleForLongestIsDropped(t *testing.T) {
 	bound, conns := newConnBound(3), map[string]*namedConn{}
 	for i, step := range []struct {
@@ -108,8 +109,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut: one client in three sends nothing, one half a request, and
-// one is between two requests. Real sockets.
+// TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut: one client in three sends
+// nothing, one half a request, and one is between two requests. Real sockets.
 func TestIdleClientsNeitherTakeDescriptorsNorKeepProbesOut(t *testing.T) {
 	clients := 5000
 	var limit syscall.Rlimit
@@ -169,7 +170,8 @@ func probe(t *testing.T, url string) {
 	}
 }
 
-// TestAnActiveConnectionIsNeverDropped: as many requests are being answered as there may be connections.
+// TestAnActiveConnectionIsNeverDropped: as many requests are being answered as there may
+// be connections.
 func TestAnActiveConnectionIsNeverDropped(t *testing.T) {
 	listener := stagetest.Value(Listen(t.Context(), "127.0.0.1:0", false, "STAGE_HTTP_ADDR"))(t)
 	answering, release := make(chan struct{}), make(chan struct{})

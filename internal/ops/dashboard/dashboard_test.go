@@ -90,7 +90,8 @@ func TestDashboardPolicyAllowsItsOwnFilesOnly(t *testing.T) {
 	}
 }
 
-// What the policy would block, or what would leave the machine, must not be there in the first place.
+// What the policy would block, or what would leave the machine, must not be there in the
+// first place.
 func TestDashboardHasNothingInlineAndLoadsNothingFromElsewhere(t *testing.T) {
 	page := serveDashboard(t, "/").Body.String()
 	for _, bad := range []string{"http:", "https:", "//", "<style", " style=", " onclick", " onload", "javascript:", "@import"} {

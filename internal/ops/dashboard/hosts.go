@@ -19,7 +19,9 @@ import (
 // request still has the site's name in its Host header, so only known names are answered.
 // An IP address is safe, since it is not resolved.
 type hostCheck struct {
-	loopback bool             // listens on loopback: other machines' addresses are refused, and every path is checked
+	// loopback says that the server listens on loopback. Then the addresses of other
+	// machines are refused, and every path is checked.
+	loopback bool
 	names    config.HostNames // allowed besides localhost and addresses
 }
 

@@ -11,10 +11,11 @@ import (
 	"github.com/llm-stage/stage/internal/config"
 )
 
-// TestOnlyKnownHostsAreAnswered sends requests to servers on several addresses under several names. A page whose site
-// has its name resolve to the stage (DNS rebinding) sends that name. Vite's development server draws the same line:
-// localhost, every IP address and a list, where true is any name (vitejs/vite, server.allowedHosts since 6.0.9,
-// GHSA-vg6x-rcgg-rjx6).
+// TestOnlyKnownHostsAreAnswered sends requests to servers on several addresses under
+// several names. A page whose site has its name resolve to the stage (DNS rebinding)
+// sends that name. Vite's development server draws the same line: localhost, every IP
+// address and a list, where true is any name (vitejs/vite, server.allowedHosts since
+// 6.0.9, GHSA-vg6x-rcgg-rjx6).
 func TestOnlyKnownHostsAreAnswered(t *testing.T) {
 	const machine = "Buildbox" // name of the machine
 	everywhere, loopback, one := net.IPv6unspecified, net.IPv4(127, 0, 0, 1), net.IPv4(192, 0, 2, 7)

@@ -14,10 +14,14 @@ import (
 
 // Bounds of the pages that watch live events.
 const (
-	watchersMax      = 16
-	watcherQueue     = 6               // messages that a slow page may lag behind; beyond that it is dropped, and may reconnect
-	watcherPatience  = 5 * time.Second // for one write
-	watcherLifetime  = time.Hour       // a proxy may keep reading after its page is gone; browsers reconnect
+	watchersMax = 16
+	// watcherQueue is how many messages a slow page may lag behind. Beyond that it is
+	// dropped, and may reconnect.
+	watcherQueue    = 6
+	watcherPatience = 5 * time.Second // for one write
+	// watcherLifetime ends streams that a proxy keeps reading after its page is gone.
+	// Browsers reconnect.
+	watcherLifetime  = time.Hour
 	wholeEvery       = 2 * time.Second // between two looks at all replicas
 	watcherReconnect = 2 * time.Second // after which browsers reconnect
 )
@@ -25,13 +29,14 @@ const (
 // Live takes a sample each second and sends it to the pages that watch, as server-sent
 // events:
 //
-//	event: history   first, once: the samples of the whole run, the old ones thinned, as [status.Columns]
-//	event: status    first and each second: the JSON of /api/status, with the last sample. It is also the heartbeat
-//	event: stage     soon after the first, and every two seconds: the JSON of /api/stage, all replicas together
-//	event: end       last, once: the process ends
+//	event: history   once, first: the samples of the whole run, as [status.Columns]
+//	event: status    then, and each second: the JSON of /api/status, with the last sample
+//	event: stage     soon after, and every two seconds: the JSON of /api/stage
+//	event: end       once, last: the process ends
 //
-// Without a watcher, a second costs one status that is not encoded, and the other
-// replicas are not asked. It is created by [NewLive], and safe for concurrent use.
+// The status is also the heartbeat. Without a watcher, a second costs one status that is
+// not encoded, and the other replicas are not asked. Live is created by [NewLive], and safe
+// for concurrent use.
 type Live struct {
 	status  func() status.Report
 	whole   func(ctx context.Context) any // takes a while
@@ -241,7 +246,8 @@ func statusMessage(r *status.Report) []byte {
 func message(event, id string, data any) []byte {
 	body, err := json.Marshal(data)
 	if err != nil {
-		body, event = []byte(strconv.Quote(err.Error())), "failure" // an event named error would look like a broken connection
+		// An event named error would look like a broken connection.
+		body, event = []byte(strconv.Quote(err.Error())), "failure"
 	}
 	m := fmt.Appendf(nil, "event: %s\n", event)
 	if id != "" {

@@ -23,7 +23,8 @@ var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // nobody is the whole of a stage that nobody asks for.
 func nobody(context.Context) any { return nil }
 
-// counting is a live whose stage has sent one more call at each look, a second after the one before.
+// counting is a live whose stage has sent one more call at each look, a second after the
+// one before.
 func counting() *Live {
 	looks := 0
 	return NewLive(func() status.Report {
@@ -51,7 +52,8 @@ func readEvent(t *testing.T, r *bufio.Reader) (name, data string) {
 	}
 }
 
-// Real sockets: a page gets the history and the state at once, then each sample, and at last the end.
+// Real sockets: a page gets the history and the state at once, then each sample, and at
+// last the end.
 func TestEventsAreHistoryThenStatusThenTheEnd(t *testing.T) {
 	l := counting()
 	l.tick()
@@ -186,7 +188,8 @@ func TestASampleIsTakenEachSecondWithoutWatchers(t *testing.T) {
 	})
 }
 
-// The others are asked only while a page watches: at once when one begins to, and every two seconds.
+// The others are asked only while a page watches: at once when one begins to, and every
+// two seconds.
 func TestTheWholeStageIsSentWhileAPageWatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []time.Duration

@@ -111,8 +111,8 @@ func TestQuestionsAboutRowsOfOtherSitesAreRefused(t *testing.T) {
 	}
 }
 
-// Two questions that get no answer take all turns: a third one is refused in time, and each ends. Another stage of the
-// process has turns of its own.
+// Two questions that get no answer take all turns: a third one is refused in time, and
+// each ends. Another stage of the process has turns of its own.
 func TestQuestionsAboutRowsAreFewAndEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := Rows{

@@ -45,7 +45,8 @@ func TestSeveralStagesAreReadyIfEachIs(t *testing.T) {
 	}
 }
 
-// All stages are asked at the same time, so that the answer of many takes no longer than that of one.
+// All stages are asked at the same time, so that the answer of many takes no longer than
+// that of one.
 func TestTheWholeOfSeveralStagesIsThatOfEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testSite()

@@ -43,7 +43,8 @@ func (c *closingConn) Close() error {
 	return c.Conn.Close()
 }
 
-// servePages serves the pages of a stage over pipes in a bubble. end stops the server, and returns how long that took.
+// servePages serves the pages of a stage over pipes in a bubble. end stops the server,
+// and returns how long that took.
 func servePages(t *testing.T) (l *closeListener, end func() time.Duration) {
 	t.Helper()
 	l = &closeListener{PipeListener: llmtest.NewPipeListener(), closed: make(chan time.Time, 1)}

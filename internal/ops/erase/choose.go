@@ -34,7 +34,8 @@ type partitionLog struct {
 
 	tombstones map[uint64]*proof.Tombstone // of the present input, by row
 	replaces   map[uint64]uint64           // the row that a row was made in place of
-	results    seqset.Set                  // rows above low that have a result, once eachResult has run
+	// results has the rows above low that have a result, once eachResult has run.
+	results seqset.Set
 }
 
 // chooser finds the rows that the options select, with the places of their results. It reads

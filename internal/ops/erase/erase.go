@@ -1,7 +1,8 @@
 // Package erase removes what the streams of a stage hold of a row, wherever it lies, and
 // leaves a tombstone.
 //
-//	plan, err := erase.New(ctx, js, cfg, erase.Options{Rows: []erase.Range{{First: 7, Last: 7}}, By: "alice"})
+//	row := []erase.Range{{First: 7, Last: 7}}
+//	plan, err := erase.New(ctx, js, cfg, erase.Options{Rows: row, By: "alice"})
 //	plan.Report().Write(os.Stdout) // what would be removed, and where
 //	err = plan.Execute(ctx)
 //

@@ -81,7 +81,7 @@ var kinds = []struct {
 	vars    map[string]string
 	llm     llmtest.Config
 	before  func(s *site)              // it may be nil
-	publish func(s *site, text string) // nil: rows with a member q
+	publish func(s *site, text string) // it may be nil, for rows with a member q
 	run     func(s *site)              // after the stage has run; it may be nil
 	also    int                        // further results of each row
 	last    bool                       // each row is the last of the log when it is erased, not one of many
@@ -116,7 +116,8 @@ var kinds = []struct {
 	{name: "with a kept reply", vars: map[string]string{"STAGE_JOURNAL_AFTER": "0s"}},
 }
 
-// One row after the other is erased, each time killed a step later, until an erasure comes to its end.
+// One row after the other is erased, each time killed a step later, until an erasure
+// comes to its end.
 func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
@@ -164,8 +165,8 @@ func TestAnErasureThatIsKilledAtAnyStepIsFinished(t *testing.T) {
 	}
 }
 
-// eraseKilled erases rows and is killed after so many steps. It reports whether that was before the end, and then finishes
-// the erasure.
+// eraseKilled erases rows and is killed after so many steps. It reports whether that was
+// before the end, and then finishes the erasure.
 func (s *site) eraseKilled(o erase.Options, steps int) bool {
 	s.t.Helper()
 	killed, n := errors.New("killed"), 0
@@ -196,8 +197,9 @@ func (s *site) eraseKilled(o erase.Options, steps int) bool {
 	return true
 }
 
-// Two erasures of a row at once leave one tombstone, as each counts as an erased result, and one rest of each event.
-// One comes to its end while the other is at some step, a later one for each row.
+// Two erasures of a row at once leave one tombstone, as each counts as an erased result,
+// and one rest of each event. One comes to its end while the other is at some step, a
+// later one for each row.
 func TestTwoErasuresAtOnceStoreNothingTwice(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{}, nil)
@@ -234,7 +236,8 @@ func TestTwoErasuresAtOnceStoreNothingTwice(t *testing.T) {
 	})
 }
 
-// In a log of more rows than verify holds at once, rows that stay need the calls that they have shared with an erased one.
+// In a log of more rows than verify holds at once, rows that stay need the calls that
+// they have shared with an erased one.
 func TestRowsThatSharedACallStayProven(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		s := newSite(t, llmtest.Config{}, map[string]string{

@@ -150,7 +150,8 @@ func (f *finder) findLetters(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look for the stream of the dead letters on %s: %w", subject, streams.Denied(f.nc, err))
 	}
-	const letterID = "/dead-letter" // what the message id of a dead letter has behind the row's state id
+	// letterID ends the message id of a dead letter, after the row's state id.
+	const letterID = "/dead-letter"
 	return f.headersOf(ctx, stream, subject, func(m *jetstream.RawStreamMsg) {
 		if id, ok := strings.CutSuffix(m.Header.Get(jetstream.MsgIDHeader), letterID); ok {
 			if e := f.rowOf(id); e != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Rows are erased while 20,000 of them are answered by replicas that take over from each other. Erasures are killed at
-// any step.
+// Rows are erased while 20,000 of them are answered by replicas that take over from each
+// other. Erasures are killed at any step.
 func TestFiveHundredRowsAreErasedWhileReplicasTakeOver(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		const rows, erasures, each = 20_000, 50, 10

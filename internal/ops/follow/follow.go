@@ -161,7 +161,9 @@ func (f *follower) connected(ctx context.Context, g func(*natsconn.Conn, jetstre
 // tried again for ever, since the next process has another address. The caller must call
 // stop.
 func WhileServed(ctx context.Context, dir string) (served context.Context, stop func()) {
-	addr, _, _ := natsd.Discover(dir) // it is empty if the process has ended just now, which is found next
+	// The address is empty if the process has ended just now. The watch finds that out
+	// first.
+	addr, _, _ := natsd.Discover(dir)
 	served, end := context.WithCancelCause(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {

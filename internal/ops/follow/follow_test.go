@@ -20,7 +20,8 @@ func TestMain(m *testing.M) {
 	stagetest.Main(m)
 }
 
-// serve starts an embedded server with one stream on dir, as a stage does: it waits for a reader to close the store.
+// serve starts an embedded server with one stream on dir, as a stage does: it waits for a
+// reader to close the store.
 func serve(t *testing.T, cfg *config.Config) *natsconn.Conn {
 	t.Helper()
 	conn := stagetest.Value(natsconn.StartServer(t.Context(), cfg, cfg.Data.Dir, 0, slog.New(slog.DiscardHandler)))(t)
@@ -30,7 +31,8 @@ func serve(t *testing.T, cfg *config.Config) *natsconn.Conn {
 	return conn
 }
 
-// The store is read through each process that serves it, once more after that has ended, and is never kept open.
+// The store is read through each process that serves it, once more after that has ended,
+// and is never kept open.
 func TestOneServerAfterTheOtherIsRead(t *testing.T) {
 	cfg := stagetest.Config(t, "STAGE_DATA_DIR", filepath.Join(t.TempDir(), "later"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +71,8 @@ func TestOneServerAfterTheOtherIsRead(t *testing.T) {
 	}
 }
 
-// A server that stops answers with errors before its end is seen: the reading goes on with the store.
+// A server that stops answers with errors before its end is seen: the reading goes on
+// with the store.
 func TestAnErrorOfAServerThatStopsEndsNothing(t *testing.T) {
 	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
 	srv := serve(t, cfg)
@@ -101,8 +104,8 @@ func TestAnErrorOfTheReaderEndsIt(t *testing.T) {
 	}
 }
 
-// No process serves the store at the first look, and one does when it is to be opened: nothing is read through that one
-// as if it could not end.
+// No process serves the store at the first look, and one does when it is to be opened:
+// nothing is read through that one as if it could not end.
 func TestAServerThatIsFasterIsNotReadAsAStore(t *testing.T) {
 	cfg := stagetest.Config(t, "STAGE_DATA_DIR", t.TempDir())
 	serve(t, cfg)

@@ -39,7 +39,8 @@ func exported(t *testing.T, to sdkmetric.Exporter) (*Exporter, *bytes.Buffer) {
 	return x, &log
 }
 
-// The histogram of calls has the names of the conventions at the collector, and all others keep those of Prometheus.
+// The histogram of calls has the names of the conventions at the collector, and all
+// others keep those of Prometheus.
 func TestMetricsReachTheCollectorAtTheEnd(t *testing.T) {
 	var got []*metricspb.ResourceMetrics
 	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -119,7 +119,8 @@ func TestLabelValuesAreBounded(t *testing.T) {
 	}
 }
 
-// A row names its model in a header, which may hold any bytes, and the Prometheus library panics for some of them.
+// A row names its model in a header, which may hold any bytes, and the Prometheus library
+// panics for some of them.
 func TestAModelOfAnyBytesIsCounted(t *testing.T) {
 	m := New(version.Build{}, func() status.Snapshot { return status.Snapshot{} })
 	for _, model := range []string{"\xff", "a\xc3", strings.Repeat("m", labelBytesMax+1)} {

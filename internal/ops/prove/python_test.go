@@ -68,8 +68,8 @@ func TestTheProgramOfTheDocsChecksAProof(t *testing.T) {
 	}
 }
 
-// checkAll runs a program with one file after the other in the same process. It prints a line for each: what the program
-// does, or that it has failed.
+// checkAll runs a program with one file after the other in the same process. It prints a
+// line for each: what the program does, or that it has failed.
 const checkAll = `
 import contextlib, io, runpy, sys
 script, files = sys.argv[1], sys.argv[2:]

@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// chainBench has results of stage map, which are the rows of stage reduce, and failed results of that.
+// chainBench has results of stage map, which are the rows of stage reduce, and failed
+// results of that.
 type chainBench struct{ *redriveBench }
 
 func newChainBench(t *testing.T, input string) chainBench {
@@ -42,8 +43,9 @@ func (b chainBench) reduced(seq uint64, subject string) (at uint64) {
 	}})
 }
 
-// In the log of the stage before it a copy would be an end that this stage does not know. The copy has the headers that
-// make it a result, and so the origin; and other stages append to the stream all the time.
+// In the log of the stage before it a copy would be an end that this stage does not know.
+// The copy has the headers that make it a result, and so the origin; and other stages
+// append to the stream all the time.
 func TestARedriveInAChainLeavesTheLogBeforeItAlone(t *testing.T) {
 	b := newChainBench(t, "results.map.*.rows")
 	first, second := b.mapped(1), b.mapped(2)
@@ -97,7 +99,8 @@ func TestARedriveInAChainIsRefusedWhereACopyHasNoSubject(t *testing.T) {
 	}
 }
 
-// The name alone is not enough to redrive a later stage: the rows are not in the input stream that a first stage has.
+// The name alone is not enough to redrive a later stage: the rows are not in the input
+// stream that a first stage has.
 func TestARedriveWithTheInputOfAnotherStageSaysSo(t *testing.T) {
 	b := newChainBench(t, "results.map.*.rows")
 	b.reduced(b.mapped(1), "results.map.0.rows")

@@ -16,7 +16,9 @@ import (
 // input that is a work queue has deleted them, since they are acked.
 type letters struct {
 	stream string
-	at     map[string]uint64 // sequence of the newest letter of a row, by the row's state id; some 100 bytes for each row
+	// at is the sequence of a row's newest letter, by the row's state id. It takes some 100
+	// bytes for each row.
+	at map[string]uint64
 }
 
 // letterID ends the message id of a dead letter, after the row's state id.
@@ -65,7 +67,8 @@ func (l *letters) row(ctx context.Context, r *redriver, seq uint64, subject, sta
 	if m == nil || m.Header.Get(jetstream.MsgIDHeader) != stateID+letterID || m.Time.Before(r.input.CachedInfo().Created) {
 		return nil, nil //nolint:nilnil // gone meanwhile
 	}
-	if len(m.Data) == 0 && m.Header.Get(streams.HeaderTruncated) != "" { // as the stage takes it where the row itself is cut
+	// The letter was cut. Its row counts as too large, as a row does that is cut itself.
+	if len(m.Data) == 0 && m.Header.Get(streams.HeaderTruncated) != "" {
 		m.Header.Set(streams.HeaderRowError, "row_too_large")
 	}
 	m.Sequence, m.Subject = seq, subject

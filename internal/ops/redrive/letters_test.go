@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// workQueueBench is a redriveBench whose input deletes a row once it is acked, as the stage does with failed ones, too.
+// workQueueBench is a redriveBench whose input deletes a row once it is acked, as the
+// stage does with failed ones, too.
 func workQueueBench(t *testing.T) *redriveBench {
 	t.Helper()
 	b := &redriveBench{Bench: stagetest.NewBench(t, func(all []jetstream.StreamConfig) { all[0].Retention = jetstream.WorkQueuePolicy })}
@@ -41,7 +42,8 @@ func (b *redriveBench) failAcked(data string, whole bool) (at uint64) {
 	return at
 }
 
-// The rows of a work queue are redriven from their dead letters, each once; the new row is as the old one was.
+// The rows of a work queue are redriven from their dead letters, each once; the new row
+// is as the old one was.
 func TestRedriveTakesRowsThatTheInputDeletedFromTheirDeadLetters(t *testing.T) {
 	b := workQueueBench(t)
 	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}, Storage: jetstream.MemoryStorage}); err != nil {
@@ -64,8 +66,9 @@ func TestRedriveTakesRowsThatTheInputDeletedFromTheirDeadLetters(t *testing.T) {
 	want(t, b.redrive(Options{}), "0 rows published again, of 2 failed results; 1 were redriven before; ")
 }
 
-// A redrive that was killed after it had marked a result may have published the row, which was then answered and deleted:
-// nobody can know, and it is not published a second time.
+// A redrive that was killed after it had marked a result may have published the row,
+// which was then answered and deleted: nobody can know, and it is not published a second
+// time.
 func TestRedriveDoesNotGuessWhatAnInterruptedOneHasPublished(t *testing.T) {
 	b := workQueueBench(t)
 	if _, err := b.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"dead"}, Storage: jetstream.MemoryStorage}); err != nil {

@@ -127,7 +127,8 @@ func (r *redriver) findRows(ctx context.Context, begun map[uint64]*redriveMark) 
 // the end it returns the sequence 0.
 func (r *redriver) inputFrom(ctx context.Context, from uint64) (next func() (nats.Header, uint64, error), stop func(), err error) {
 	stream, filter := r.cfg.Input.Stream, r.cfg.Input.PartitionSubject(r.partition)
-	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy { // such a stream allows no second reader, and holds few rows
+	// Such a stream allows no second reader, and holds few rows.
+	if r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy {
 		return func() (nats.Header, uint64, error) {
 			m, err := streams.NextMessage(ctx, r.js.Conn(), stream, filter, from)
 			if err != nil || m == nil {
@@ -366,7 +367,9 @@ func (r *redriver) remaining(ctx context.Context, rows []*redriveRow) (ours []*r
 		return nil, err
 	}
 	begun := make(map[uint64]*redriveMark)
-	for _, row := range ours { // in the input if the answer got lost, or if the redrive before us has published meanwhile
+	// Such a row is in the input if the answer got lost, or if the redrive before us has
+	// published it meanwhile.
+	for _, row := range ours {
 		row.begun.from = from
 		begun[row.at] = row.begun
 	}

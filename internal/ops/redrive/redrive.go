@@ -52,19 +52,32 @@ type Options struct {
 // Report is what a redrive did. Published, Before, Gone, TooLarge, Upstream, Erased
 // and Unsure add up to Failed, unless it ended early.
 type Report struct {
-	options   Options
-	Published int            `json:"published"` // rows published again; with a dry run, rows that would be
-	Failed    int            `json:"failed"`    // failed results with a reason of the options
-	Before    int            `json:"before"`    // of Failed: redriven before, or by another redrive meanwhile
-	Gone      int            `json:"gone"`      // of Failed: the row is no longer in the input
-	TooLarge  int            `json:"too_large"` // of Failed: the row never fitted into a message, or does not with what is added
-	Upstream  int            `json:"upstream"`  // of Failed: the row was an error of an earlier stage
-	Erased    int            `json:"erased"`    // of Failed: `stage erase` has removed the row; its reason is unknown
-	Unsure    int            `json:"unsure"`    // of Failed: an interrupted redrive may have published the row, and the input deletes rows
-	Reasons   map[string]int `json:"reasons"`   // all failed results by reason
+	options Options
+	// Published counts the rows that were published again or, with a dry run, that would
+	// be.
+	Published int `json:"published"`
+	Failed    int `json:"failed"` // failed results with a reason of the options
+	// Before counts those of Failed that were redriven before, or by another redrive
+	// meanwhile.
+	Before int `json:"before"`
+	Gone   int `json:"gone"` // of Failed: the row is no longer in the input
+	// TooLarge counts those of Failed whose row never fitted into a message, or does not
+	// fit with what a redrive adds.
+	TooLarge int `json:"too_large"`
+	// Upstream counts those of Failed whose row was an error of an earlier stage.
+	Upstream int `json:"upstream"`
+	// Erased counts those of Failed whose row `stage erase` has removed. Their reason is
+	// unknown.
+	Erased int `json:"erased"`
+	// Unsure counts those of Failed whose row an interrupted redrive may have published,
+	// where the input deletes rows.
+	Unsure  int            `json:"unsure"`
+	Reasons map[string]int `json:"reasons"` // all failed results by reason
 
-	input     string // the input stream of the settings
-	elsewhere string // an input stream of rows that are gone, other than input: these may be another stage's settings
+	input string // the input stream of the settings
+	// elsewhere is an input stream of rows that are gone, other than input. If it is set,
+	// the settings may be another stage's.
+	elsewhere string
 	hint      string // how rows that are gone could have been redriven; may be empty
 }
 
@@ -117,10 +130,12 @@ type redriver struct {
 	js        jetstream.JetStream
 	cfg       *config.Config
 	partition int
-	foreign   bool    // the stage has more partitions than the configuration, so its input subject is of no use
-	done      *Report // of all partitions
-	results   jetstream.Stream
-	input     jetstream.Stream
+	// foreign says that the stage has more partitions than the configuration, whose input
+	// subject is of no use then.
+	foreign bool
+	done    *Report // of all partitions
+	results jetstream.Stream
+	input   jetstream.Stream
 
 	letters *letters // of all partitions, or nil until they are read
 
@@ -130,9 +145,11 @@ type redriver struct {
 
 	// The group holds the rows that are published next: rows without a finished mark, in
 	// stream order.
-	group  []*redriveRow
-	bytes  int    // size of the group's rows
-	copied string // subject if the rows of the group are results of another stage, see [streams.CopySubject]
+	group []*redriveRow
+	bytes int // size of the group's rows
+	// copied is the subject of the rows of the group if they are results of another stage,
+	// see [streams.CopySubject].
+	copied string
 
 	// The next append is on condition that the input ends at last: the stream, or the
 	// subject that only redrives of this stage publish on. Last is read before the marks
@@ -334,7 +351,8 @@ func (r *redriver) original(ctx context.Context, at uint64, header nats.Header) 
 		return nil, err
 	case m == nil:
 		count = &r.done.Gone
-	case mark != nil && mark.as == 0 && r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy: // it may be answered, and deleted
+	// An earlier redrive may have published the row, and it may be answered and deleted.
+	case mark != nil && mark.as == 0 && r.input.CachedInfo().Config.Retention != jetstream.LimitsPolicy:
 		count = &r.done.Unsure
 	case m.Header.Get(streams.HeaderRowError) != "":
 		count = &r.done.TooLarge
@@ -417,7 +435,8 @@ func (r *redriver) newRow(ctx context.Context, m *jetstream.RawStreamMsg, row *r
 		return &nats.Msg{Subject: row.copied, Header: header, Data: m.Data}, nil
 	}
 	subject, err := streams.InputSubjectOf(stream, m.Subject)
-	if load := m.Header.Get(streams.HeaderLoadID); isLoaded(m.Subject, load) { // its subject belongs to the load
+	// The subject of such a row belongs to the load.
+	if load := m.Header.Get(streams.HeaderLoadID); isLoaded(m.Subject, load) {
 		var address streams.InputAddress
 		filter := r.cfg.Input.Subject
 		if r.foreign {

@@ -147,7 +147,8 @@ func TestARedriveFindsTheFirstRowOfAChain(t *testing.T) {
 	}
 }
 
-// Only the header tells a row that its file does not hold correctly from one that a producer has published.
+// Only the header tells a row that its file does not hold correctly from one that a
+// producer has published.
 func TestARowThatItsFileBreaksIsStillOneWhenRedriven(t *testing.T) {
 	b := newRedriveBench(t)
 	problem := "line 3: 3 columns, the header has 2"
@@ -232,7 +233,8 @@ func TestRedriveLeavesTheSubjectsOfLoadsAlone(t *testing.T) {
 	}
 }
 
-// A redrive may be killed anywhere. Whatever it has published is not published again, and what it has not is.
+// A redrive may be killed anywhere. Whatever it has published is not published again, and
+// what it has not is.
 func TestAKilledRedriveIsContinued(t *testing.T) {
 	b := newRedriveBench(t)
 	var ats []uint64
@@ -302,7 +304,8 @@ func TestOfManyRedrivesOneWinsEachResult(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// One of them may have met marks that another had begun: the server drops the second copy by its message id.
+	// One of them may have met marks that another had begun: the server drops the second
+	// copy by its message id.
 	if got := len(b.input(failed + 1)); got != failed || published[0]+published[1]+published[2] != failed {
 		t.Errorf("%v rows published, %d are there; want %d", published, got, failed)
 	}

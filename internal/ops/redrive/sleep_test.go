@@ -11,12 +11,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// TestARedriveThatSleepsPublishesNothingTwice suspends one of two redrives at each step, for longer than the server
-// knows message ids.
+// TestARedriveThatSleepsPublishesNothingTwice suspends one of two redrives at each step,
+// for longer than the server knows message ids.
 func TestARedriveThatSleepsPublishesNothingTwice(t *testing.T) {
-	// Steps of the first redrive are in upper case, those of the second in lower case: B begins, S publishes some rows, P
-	// publishes the rest, F finishes; M reads the marks some time before B. r is a whole redrive, o a row of another publisher,
-	// x purges the input, and a blank is a sleep.
+	// Steps of the first redrive are in upper case, those of the second in lower case: B
+	// begins, S publishes some rows, P publishes the rest, F finishes; M reads the marks
+	// some time before B. r is a whole redrive, o a row of another publisher, x purges
+	// the input, and a blank is a sleep.
 	all := []string{
 		"B r PF", "B r o PF", "B o r PF", "BS r PF", "BS o r PF", "BSo r PF", "BP r F",
 		"Bb P pf F", "Bb p PF f", "Bb S p PF f", "Bb s PF pf", "BSb P p f F", "BSb p P f F", "B bo P pf F", "Bb o Pp F f",

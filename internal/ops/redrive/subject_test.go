@@ -2,8 +2,8 @@ package redrive
 
 import "testing"
 
-// A load has put its name in place of each wildcard of the input subject, with a number where the name alone led to
-// another partition.
+// A load has put its name in place of each wildcard of the input subject, with a number
+// where the name alone led to another partition.
 func TestALoadsSubjectShowsItsFilter(t *testing.T) {
 	const partition = 2
 	for _, c := range []struct{ subject, load, want string }{

@@ -70,8 +70,9 @@ func (r *replica) sees(t *testing.T, want string) {
 	}
 }
 
-// A replica that ends in order is gone at once, also for one that has never seen it and one that did not look since. One
-// whose connection breaks is missing, and those who have not looked learn it from those who have.
+// A replica that ends in order is gone at once, also for one that has never seen it and
+// one that did not look since. One whose connection breaks is missing, and those who have
+// not looked learn it from those who have.
 func TestAReplicaThatEndsIsNotMissedAndOneThatIsKilledIs(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
@@ -93,8 +94,9 @@ func TestAReplicaThatEndsIsNotMissedAndOneThatIsKilledIs(t *testing.T) {
 	})
 }
 
-// One look serves all who look within 300 ms, and a replica makes up its answer at most ten times a second. Who does not
-// wait for the answers, because it goes away, must not see the others as missing.
+// One look serves all who look within 300 ms, and a replica makes up its answer at most
+// ten times a second. Who does not wait for the answers, because it goes away, must not
+// see the others as missing.
 func TestLooksAreShared(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
@@ -178,9 +180,9 @@ func TestOnlyTheWordOfAReplicaThatLeavesCounts(t *testing.T) {
 	})
 }
 
-// The audit holds a call when it has ended: until then the replica that makes it is asked.
-// On a busy machine a replica may take seconds to answer. A program that asks waits for the first of them, and then for
-// the others as long as ever; the page of a replica, which has its own answer, does not.
+// On a busy machine a replica may take seconds to answer. A program that asks waits for the
+// first of them, and then for the others as long as ever. The page of a replica, which has
+// its own answer, does not wait for a first one.
 func TestAProgramWaitsLongerForTheFirstAnswer(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)
@@ -188,6 +190,9 @@ func TestAProgramWaitsLongerForTheFirstAnswer(t *testing.T) {
 		asker := stagetest.Join(t, l.srv)
 		answer := Ask(t.Context(), asker, "s", nil).answers[0]
 		a.stop()
+		// Its last word must be out before others subscribe: a subscriber that hears it first
+		// would only then get to the question, and be late by as much.
+		time.Sleep(10 * time.Millisecond)
 		for _, after := range []time.Duration{time.Second, time.Second + GatherFor/2, time.Second + 2*GatherFor} {
 			_, err := stagetest.Join(t, l.srv).Subscribe(Subject("s"), func(m *nats.Msg) {
 				time.Sleep(after)
@@ -210,6 +215,7 @@ func TestAProgramWaitsLongerForTheFirstAnswer(t *testing.T) {
 	})
 }
 
+// The audit holds a call when it has ended: until then the replica that makes it is asked.
 func TestTheCallsInFlightOfARowAreThoseOfAllReplicas(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		l := newLab(t)

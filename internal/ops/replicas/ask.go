@@ -34,7 +34,9 @@ func Ask(ctx context.Context, nc *nats.Conn, stage string, own *Summary) Gathere
 
 // question is what replicas are asked. An empty message asks for the summary.
 type question struct {
-	Row uint64 `json:"row"` // for the calls in flight of this row of the input stream, and what it waits for
+	// Row asks for the calls in flight of this row of the input stream, and for what it
+	// waits for.
+	Row uint64 `json:"row"`
 }
 
 // RowCall is a call in flight, and the replica that makes it.

@@ -53,16 +53,24 @@ type Summary struct {
 	Format int    `json:"format"`
 	Stage  string `json:"stage"`
 	Facts
-	PartitionCount int         `json:"partition_count"`
-	Partitions     []Partition `json:"partitions"`          // without those that it only stands by for
-	LeftOut        int         `json:"left_out,omitempty"`  // partitions for which there was no room
-	RowErrors      []RowErrors `json:"row_errors"`          // the most frequent ones
-	Missing        []Missing   `json:"missing,omitempty"`   // replicas that fell silent within the last minute
-	Departed       []string    `json:"departed,omitempty"`  // replicas that ended in order within the last minute
-	Departing      bool        `json:"departing,omitempty"` // this is its last word, to all, and no answer
-	Vacant         []int       `json:"vacant,omitempty"`    // partitions that nobody owns, as it knows, and that have no row
-	Calls          []Call      `json:"calls,omitempty"`     // in flight, of the row that was asked about, see [AskRow]
-	Hold           *hold.Hold  `json:"hold,omitempty"`      // why that row waits
+	PartitionCount int `json:"partition_count"`
+	// Partitions leaves out the ones that it only stands by for. LeftOut counts those for
+	// which there was no room.
+	Partitions []Partition `json:"partitions"`
+	LeftOut    int         `json:"left_out,omitempty"`
+	RowErrors  []RowErrors `json:"row_errors"` // the most frequent ones
+	// Missing are replicas that fell silent within the last minute, and Departed those that
+	// ended in order within it.
+	Missing  []Missing `json:"missing,omitempty"`
+	Departed []string  `json:"departed,omitempty"`
+	// Departing says that this is its last word to all, and no answer.
+	Departing bool `json:"departing,omitempty"`
+	// Vacant are the partitions that nobody owns, as far as it knows, and that have no row.
+	Vacant []int `json:"vacant,omitempty"`
+	// Calls are the calls in flight of the row that was asked about, see [AskRow]. Hold is
+	// why that row waits.
+	Calls []Call     `json:"calls,omitempty"`
+	Hold  *hold.Hold `json:"hold,omitempty"`
 }
 
 // Call is a call in flight.
@@ -77,39 +85,43 @@ type Call struct {
 // Facts are what is shown of one replica. The facts that /api/status also has, have the
 // same names there.
 type Facts struct {
-	Replica        string                `json:"replica"` // its run id
-	Host           string                `json:"host"`
-	PID            int                   `json:"pid"`
-	Version        string                `json:"version"`
-	Time           time.Time             `json:"time"` // by its clock
-	UptimeS        float64               `json:"uptime_seconds"`
-	State          status.State          `json:"state"`
-	Why            string                `json:"why"`
-	Since          *time.Time            `json:"since"`
-	Do             string                `json:"do"`     // what to do first
-	Row            *uint64               `json:"row"`    // that answered rows wait for; null: none does
-	Behind         *int                  `json:"behind"` // how many
-	Ready          bool                  `json:"ready"`
-	Reason         string                `json:"reason"`
-	Control        bool                  `json:"control"` // it obeys stage pause and the like
-	Drained        string                `json:"drained,omitempty"`
-	Holds          hold.List             `json:"holds"`                        // why rows wait
-	Left           []int                 `json:"drained_partitions,omitempty"` // partitions that another replica should serve, as an operator asked
-	Rows           Rows                  `json:"rows"`
-	Pool           Pool                  `json:"pool"`
-	Pause          *Pause                `json:"pause"`            // null: its calls are not paused
-	LawPausedUntil *time.Time            `json:"law_paused_until"` // the provider asked to wait
-	Usage          status.UsageReport    `json:"usage"`            // since it started
-	Latency        Latency               `json:"latency"`
-	auditlog.Pace                        // since it started
-	LastRefusal    *status.RefusalReport `json:"last_refusal"` // null: no provider has refused a call
-	Budget         []status.BudgetReport `json:"budget"`       // null without STAGE_BUDGET
-	Lane           *Lane                 `json:"lane"`         // null: there is no batch lane
-	Standby        int                   `json:"standby"`      // partitions that it stands by for
+	Replica string       `json:"replica"` // its run id
+	Host    string       `json:"host"`
+	PID     int          `json:"pid"`
+	Version string       `json:"version"`
+	Time    time.Time    `json:"time"` // by its clock
+	UptimeS float64      `json:"uptime_seconds"`
+	State   status.State `json:"state"`
+	Why     string       `json:"why"`
+	Since   *time.Time   `json:"since"`
+	Do      string       `json:"do"` // what to do first
+	// Row is the row that answered rows wait for, and Behind how many do. Both are null if
+	// none does.
+	Row     *uint64   `json:"row"`
+	Behind  *int      `json:"behind"`
+	Ready   bool      `json:"ready"`
+	Reason  string    `json:"reason"`
+	Control bool      `json:"control"` // it obeys stage pause and the like
+	Drained string    `json:"drained,omitempty"`
+	Holds   hold.List `json:"holds"` // why rows wait
+	// Left are the partitions that another replica should serve, as an operator has asked.
+	Left           []int              `json:"drained_partitions,omitempty"`
+	Rows           Rows               `json:"rows"`
+	Pool           Pool               `json:"pool"`
+	Pause          *Pause             `json:"pause"`            // null unless its calls are paused
+	LawPausedUntil *time.Time         `json:"law_paused_until"` // the provider asked to wait
+	Usage          status.UsageReport `json:"usage"`            // since it started
+	Latency        Latency            `json:"latency"`
+	auditlog.Pace                     // since it started
+	// LastRefusal is null if no provider has refused a call.
+	LastRefusal *status.RefusalReport `json:"last_refusal"`
+	Budget      []status.BudgetReport `json:"budget"`  // null without STAGE_BUDGET
+	Lane        *Lane                 `json:"lane"`    // null without a batch lane
+	Standby     int                   `json:"standby"` // partitions that it stands by for
 }
 
-// Latency is how long calls take, in seconds; null: none has succeeded within a minute,
-// or none is in flight.
+// Latency is how long calls take, in seconds. A percentile is null if no call has succeeded
+// within a minute, and the oldest call in flight if there is none.
 type Latency struct {
 	P50             *float64 `json:"p50"`
 	P90             *float64 `json:"p90"`
@@ -124,7 +136,7 @@ type Rows struct {
 	Pending   uint64   `json:"pending"`
 	Open      int      `json:"open"`
 	PerSecond float64  `json:"per_second"`
-	ETAS      *float64 `json:"eta_seconds,omitempty"` // of the whole alone; absent: it is not known
+	ETAS      *float64 `json:"eta_seconds,omitempty"` // of the whole alone, where it is known
 }
 
 // Pool is what is shown of the calls.
@@ -136,7 +148,7 @@ type Pool struct {
 	Dispatched      uint64   `json:"dispatched"`
 	Successes       uint64   `json:"successes"`
 	CapacityRetries uint64   `json:"capacity_retries"`
-	Allowed         *float64 `json:"allowed_per_second"` // null: no limit
+	Allowed         *float64 `json:"allowed_per_second"` // null without a limit
 	// Belief is what the throttle believes about the first provider, in words; absent
 	// where it measures nothing, and of the whole where its replicas believe different
 	// things.
@@ -148,7 +160,7 @@ type Pause struct {
 	Reason    hold.Kind  `json:"reason"`
 	Error     string     `json:"error"`
 	Since     *time.Time `json:"since"`
-	NextProbe *time.Time `json:"next_probe"` // null: there is none, an operator has paused it
+	NextProbe *time.Time `json:"next_probe"` // null if an operator has paused it
 	Probes    int        `json:"probes"`
 	Held      string     `json:"held"` // what becomes of the rows
 }

@@ -19,37 +19,49 @@ type Status string
 
 // The values of Status.
 const (
-	Answers    Status = "answers"
-	Missed     Status = "missing"    // it answered within the last minute, and the rest is what it said then
+	Answers Status = "answers"
+	// Missed says that it answered within the last minute. All else is what it said then.
+	Missed     Status = "missing"
 	Unreadable Status = "unreadable" // this program can't read its answer, see Note
 )
 
 // Whole is a stage as all its replicas report it, the JSON of /api/stage.
 type Whole struct {
-	Stage          string                `json:"stage"`
-	Time           time.Time             `json:"time"`
-	State          status.State          `json:"state"`   // the most telling one of the replicas
-	Why            string                `json:"why"`     // with how many replicas it is about, where not all
-	Since          *time.Time            `json:"since"`   // as that replica says; null: it does not
-	Do             string                `json:"do"`      // what to do first, or empty
-	Row            *uint64               `json:"row"`     // that answered rows wait for; null: none does
-	Behind         *int                  `json:"behind"`  // how many
-	Problem        string                `json:"problem"` // why other replicas could not be asked; empty means that they were
-	Control        bool                  `json:"control"` // a replica obeys stage pause and the like
-	Rows           Rows                  `json:"rows"`
-	Pool           Pool                  `json:"pool"`
-	Pauses         []Pauses              `json:"pauses"`  // by reason; the one of most replicas first
-	Latency        Latency               `json:"latency"` // the longest of each that a replica has
-	auditlog.Pace                        // see addPace
-	LastRefusal    *status.RefusalReport `json:"last_refusal"` // the newest; null: no provider has refused a call
-	Usage          status.UsageReport    `json:"usage"`        // of the replicas that answer, since each has started
-	Budget         []status.BudgetReport `json:"budget"`       // of each provider, the share being that of the stage; null: there is none
-	Lane           *Lane                 `json:"lane"`         // null: there is no batch lane
-	RowErrors      []RowErrors           `json:"row_errors"`
-	Replicas       []Replica             `json:"replicas"` // missing ones last
-	LeftOut        int                   `json:"left_out"` // replicas beyond the most that are shown
-	PartitionCount int                   `json:"partition_count"`
-	Partitions     []Owned               `json:"partitions"` // each, by number
+	Stage string       `json:"stage"`
+	Time  time.Time    `json:"time"`
+	State status.State `json:"state"` // the most telling one of the replicas
+	// Why says how many replicas it is about, if not all.
+	Why   string     `json:"why"`
+	Since *time.Time `json:"since"` // as that replica says, or null
+	Do    string     `json:"do"`    // what to do first, or empty
+	// Row is the row that answered rows wait for, and Behind how many do. Both are null if
+	// none does.
+	Row    *uint64 `json:"row"`
+	Behind *int    `json:"behind"`
+	// Problem is why other replicas could not be asked, or empty if they were.
+	Problem string `json:"problem"`
+	// Control says that a replica obeys stage pause and the like.
+	Control bool `json:"control"`
+	Rows    Rows `json:"rows"`
+	Pool    Pool `json:"pool"`
+	// Pauses are ordered by how many replicas have them, the most first.
+	Pauses        []Pauses `json:"pauses"`
+	Latency       Latency  `json:"latency"` // the longest of each that a replica has
+	auditlog.Pace          // see addPace
+	// LastRefusal is the newest one, or null if no provider has refused a call.
+	LastRefusal *status.RefusalReport `json:"last_refusal"`
+	// Usage sums what the replicas that answer have used since each of them started.
+	Usage status.UsageReport `json:"usage"`
+	// Budget has one entry for each provider, with the share of the whole stage. It is null
+	// without STAGE_BUDGET.
+	Budget    []status.BudgetReport `json:"budget"`
+	Lane      *Lane                 `json:"lane"` // null without a batch lane
+	RowErrors []RowErrors           `json:"row_errors"`
+	Replicas  []Replica             `json:"replicas"` // missing ones last
+	// LeftOut counts the replicas beyond the most that are shown.
+	LeftOut        int     `json:"left_out"`
+	PartitionCount int     `json:"partition_count"`
+	Partitions     []Owned `json:"partitions"` // each, by number
 }
 
 // Replica is one process of the stage.
@@ -104,7 +116,8 @@ func Merge(g Gathered, m *Memory, now time.Time) Whole {
 		w.addMissing(summaries, present, m, now)
 	}
 	w.sum(summaries)
-	if w.judge(); w.State != status.StateWorking { // a rate of the last half minute says nothing about the time left
+	// In any other state the rate of the last half minute says nothing about the time left.
+	if w.judge(); w.State != status.StateWorking {
 		w.Rows.ETAS = nil
 	}
 	slices.SortStableFunc(w.Replicas, func(a, b Replica) int {
@@ -370,8 +383,10 @@ func (w *Whole) addLane(l *Lane) {
 		w.Lane = &Lane{Rows: make(map[status.LaneState]int), Paused: l.Paused}
 	}
 	all := w.Lane
-	idle := l.Paused == "" && l.Partly == "" && l.Open == 0 // it may be that of a replica that stands by
-	if all.Paused == "" || l.Paused == "" && !idle {        // a lane works somewhere, so what is paused is a part
+	// A lane without batches may be the one of a replica that stands by.
+	idle := l.Paused == "" && l.Partly == "" && l.Open == 0
+	// If a lane works anywhere, what is paused is only a part.
+	if all.Paused == "" || l.Paused == "" && !idle {
 		all.Partly = cmp.Or(all.Partly, l.Partly, all.Paused, l.Paused)
 		all.Paused = ""
 	}

@@ -86,7 +86,8 @@ func TestRowsThatNobodyCountsAreNotSaidToBeNone(t *testing.T) {
 	}
 }
 
-// What the throttles believe is said once where they agree, and for the first few replicas where they don't.
+// What the throttles believe is said once where they agree, and for the first few
+// replicas where they don't.
 func TestBeliefsOfThrottlesAreShown(t *testing.T) {
 	for _, tt := range []struct {
 		beliefs []string
@@ -289,7 +290,8 @@ func TestWhoIsRememberedIsBounded(t *testing.T) {
 	}
 }
 
-// What a replica was drained of is shown beside what it owns, also where that is all, and it has taken some back.
+// What a replica was drained of is shown beside what it owns, also where that is all, and
+// it has taken some back.
 func TestAPartitionThatAReplicaWasDrainedOfIsShown(t *testing.T) {
 	r := status.Report{Stage: "s", RunID: "a", Partitions: []status.PartitionReport{{Partition: 0, Role: "owner"}, {Partition: 1, Role: "standby"}, {Partition: 2, Role: "standby"}}}
 	r.AddWishes(nil, []status.Wish{{Partition: 1, Text: "drained by alice@laptop"}})

@@ -14,21 +14,26 @@ import (
 
 // meta describes a result beside its body, as its headers and its place show.
 type meta struct {
-	Stream        string      `json:"stream"`
-	Sequence      uint64      `json:"sequence"` // in the stream
-	Stored        time.Time   `json:"stored_at"`
-	Partition     int         `json:"partition"`
-	Status        string      `json:"status"` // success or error
-	SourceStream  string      `json:"source_stream"`
-	SourceSeq     uint64      `json:"source_sequence"` // of the row, as in --row of tail
-	SourceSubject string      `json:"source_subject"`
-	StateID       string      `json:"state_id"`
-	Owner         string      `json:"owner"`
-	Replaces      uint64      `json:"replaces,omitempty"`       // the row whose result this one replaces
-	Key           *string     `json:"order_key,omitempty"`      // of the row; only in order by key
-	Low           *uint64     `json:"low_water_mark,omitempty"` // every row up to it has its result; not in stream order
-	Object        string      `json:"object,omitempty"`         // that holds the body, as BUCKET/NAME
-	Headers       nats.Header `json:"headers,omitempty"`        // the row's own
+	Stream        string    `json:"stream"`
+	Sequence      uint64    `json:"sequence"` // in the stream
+	Stored        time.Time `json:"stored_at"`
+	Partition     int       `json:"partition"`
+	Status        string    `json:"status"` // success or error
+	SourceStream  string    `json:"source_stream"`
+	SourceSeq     uint64    `json:"source_sequence"` // of the row, as in --row of tail
+	SourceSubject string    `json:"source_subject"`
+	StateID       string    `json:"state_id"`
+	Owner         string    `json:"owner"`
+	// Replaces is the row whose result this one replaces. Key is the key of the row, in
+	// order by key.
+	Replaces uint64  `json:"replaces,omitempty"`
+	Key      *string `json:"order_key,omitempty"` // of the row; only in order by key
+	// Low is the low-water mark, up to which every row has its result. A result in stream
+	// order has none.
+	Low *uint64 `json:"low_water_mark,omitempty"`
+	// Object is the object that holds the body, as BUCKET/NAME.
+	Object  string      `json:"object,omitempty"`
+	Headers nats.Header `json:"headers,omitempty"` // the row's own
 }
 
 // writeWithMeta writes a result as one line {"meta":…,"result":…}. The body keeps its

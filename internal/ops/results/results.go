@@ -199,7 +199,9 @@ type Counts struct {
 
 // Count reads all results, without their bodies.
 func Count(ctx context.Context, js jetstream.JetStream, cfg *config.Config) (c Counts, err error) {
-	replaced := make(map[uint64]bool) // rows with a result in place of their first one: whether the last is an error
+	// replaced has the rows with a result in place of their first one, and whether the last
+	// one is an error.
+	replaced := make(map[uint64]bool)
 	err = eachResult(ctx, js, cfg, stored.ReadOptions{Filters: []string{stored.AllResults(cfg)}}, func(r stored.Result) {
 		c.Results++
 		switch {

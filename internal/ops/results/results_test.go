@@ -57,8 +57,8 @@ func plant(b *stagetest.Bench, p planted) planted {
 	return p
 }
 
-// plantMany stores results of three partitions, some of them errors, of which some are replaced, once or more often,
-// between messages that are no results.
+// plantMany stores results of three partitions, some of them errors, of which some are
+// replaced, once or more often, between messages that are no results.
 func plantMany(b *stagetest.Bench, random *rand.Rand, n int) (all []planted) {
 	var failures []uint64
 	for _, i := range random.Perm(n) { // results need not be in the order of their rows
@@ -181,7 +181,8 @@ func TestFollowedPartitionsAreMergedAsTheyCome(t *testing.T) {
 	})
 }
 
-// A stream that does not exist yet is waited for; one that is deleted is not the one that comes after it.
+// A stream that does not exist yet is waited for; one that is deleted is not the one that
+// comes after it.
 func TestFollowWaitsForTheStream(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)

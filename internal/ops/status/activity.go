@@ -19,10 +19,12 @@ const otherKind = "other"
 
 // Bounds of what an activity keeps.
 const (
-	latenciesMax    = 2048 // of calls, for the percentiles
-	latencyWindow   = time.Minute
-	noticesMax      = 100
-	mergeWithin     = 10 * time.Second // a notice is counted, not listed, if one like it is younger than that
+	latenciesMax  = 2048 // of calls, for the percentiles
+	latencyWindow = time.Minute
+	noticesMax    = 100
+	// mergeWithin is how old the last notice like a new one may be for the new one to be
+	// counted, not listed.
+	mergeWithin     = 10 * time.Second
 	recentCallsMax  = 24
 	errorKindsMax   = 64   // kinds of errors counted separately; the rest are other
 	causesMax       = 1024 // failed rows whose event has not come yet
@@ -143,7 +145,8 @@ func (a *Activity) NoteCause(sequence uint64, text string) {
 
 // row adds a failed row. The lock is held.
 func (a *Activity) row(r *auditlog.Row) {
-	reason, cause := cmp.Or(r.Reason, r.Source), "" // an error of an earlier stage has no reason of ours
+	// An error of an earlier stage has no reason of ours.
+	reason, cause := cmp.Or(r.Reason, r.Source), ""
 	for c := range a.causes.newest() {
 		if c.sequence == r.Sequence {
 			cause = c.text

@@ -46,8 +46,8 @@ func TestLatencyIsOfTheSuccessfulCallsOfTheLastMinute(t *testing.T) {
 	}
 }
 
-// Of a row that fans out several calls are in flight, and each names its element: also the first, which is 0. A call
-// of several rows says how many there are.
+// Of a row that fans out several calls are in flight, and each names its element: also
+// the first, which is 0. A call of several rows says how many there are.
 func TestACallNamesItsElement(t *testing.T) {
 	element, whole, shared := callAt(0, auditlog.CallSuccess, 200, ""), callAt(time.Second, auditlog.CallSuccess, 200, ""), callAt(2*time.Second, auditlog.CallSuccess, 200, "")
 	element.Call.Item = new(0)

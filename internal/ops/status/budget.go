@@ -14,7 +14,8 @@ type BudgetMode string
 const (
 	BudgetLeader BudgetMode = "leader" // it makes the plan
 	BudgetMember BudgetMode = "member" // it follows the plan of the leader
-	BudgetAlone  BudgetMode = "alone"  // it hears nobody, not even itself, and follows its own throttle
+	// BudgetAlone hears nobody, not even itself, and follows its own throttle.
+	BudgetAlone BudgetMode = "alone"
 )
 
 // BudgetModes are all modes.
@@ -41,7 +42,7 @@ type BudgetReport struct {
 	Mode     BudgetMode `json:"mode"`
 	Members  int        `json:"members"`
 	Share    float64    `json:"share"`
-	Rate     *float64   `json:"rate_per_second"` // null: no limit is known
+	Rate     *float64   `json:"rate_per_second"` // null if no limit is known
 	Leader   string     `json:"leader"`
 }
 

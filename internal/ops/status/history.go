@@ -9,10 +9,14 @@ import (
 const SampleEvery = time.Second
 
 const (
-	samplesMax   = 2200            // kept after thinning: at most 1,640 of the last ten hours, which leaves 560 for older ones
+	// samplesMax is how many samples thinning keeps: at most 1,640 of the last ten hours,
+	// which leaves 560 for older ones.
+	samplesMax   = 2200
 	thinEvery    = 60              // samples that are added between two thinnings
 	suspendAfter = 5 * time.Second // if a tick is later than this, the process was suspended
-	rateOver     = 30              // samples over which the rows per second are averaged, from which the time left follows
+	// rateOver is over how many samples the rows per second are averaged. The time left
+	// follows from these.
+	rateOver = 30
 )
 
 // History keeps the samples of the whole run, for the charts of a page that is opened
@@ -22,7 +26,10 @@ const (
 //	1 s              the last ten minutes
 //	10 s             the last hundred minutes
 //	1 min            the last ten hours
-//	2 min            the rest, in 560 samples at least; when they are more, pairs of them are merged: 4 min, 8 min and so on
+//	2 min            the rest
+//
+// The rest has room for 560 samples at least. If it needs more, a sample of it covers 4 min
+// instead, then 8 min, and so on.
 //
 // The page thins what it receives by the same rule. A History is created by [NewHistory],
 // and safe for concurrent use.

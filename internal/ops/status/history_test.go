@@ -93,8 +93,9 @@ func drawRun(t *rapid.T) *run {
 	return r
 }
 
-// Every sample stands for the ticks since the sample before, and for nothing else: at each border between two samples,
-// also of different lengths, the sums of both sides are those of the ticks.
+// Every sample stands for the ticks since the sample before, and for nothing else: at
+// each border between two samples, also of different lengths, the sums of both sides are
+// those of the ticks.
 func TestThinningLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := drawRun(t)
@@ -138,7 +139,8 @@ func TestWhatIsOldIsThinned(t *testing.T) {
 	for i := 1; i < len(r.samples)-1; i++ { // the first and the last span may have begun earlier or go on
 		s := &r.samples[i]
 		age := r.report.Time.Unix() - s.Time
-		// Within a minute it is thinned, and until the span that it belongs to has passed it is a part.
+		// Within a minute it is thinned, and until the span that it belongs to has passed
+		// it is a part.
 		most, least := secondsAt(age, r.coarsest), secondsAt(max(0, age-thinEvery-r.coarsest), r.coarsest)
 		if got := int64(s.Seconds); got > most || got < least {
 			t.Fatalf("of age %d: %d s, want %d to %d", age, got, least, most)
@@ -239,7 +241,8 @@ func TestTimeToGoComesFromTheLastHalfMinute(t *testing.T) {
 	}
 }
 
-// BenchmarkHistory measures a second of a run that is a month old, what the run takes in memory, and what a page receives.
+// BenchmarkHistory measures a second of a run that is a month old, what the run takes in
+// memory, and what a page receives.
 func BenchmarkHistory(b *testing.B) {
 	var before, after runtime.MemStats
 	runtime.GC()

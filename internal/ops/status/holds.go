@@ -20,12 +20,14 @@ type Process struct {
 	Full    string      // why the embedded server can't store
 	Streams string      // which stream is not as it must be
 	Audit   string      // why audit events can't be stored
-	Media   hold.Hold   // why rows wait for their pictures, documents or sounds; it has no kind if none does
-	Drained string      // who asked it to hand over its partitions
-	Starved time.Time   // since when the provider has refused every call
-	Pauses  []Wish      // partitions of which an operator wants no row to begin
-	Drains  []Wish      // partitions that an operator wants to be served elsewhere
-	Rows    string      // what becomes of the rows that a pause keeps waiting
+	// Media is why rows wait for their pictures, documents or sounds. It has no kind if
+	// none does.
+	Media   hold.Hold
+	Drained string    // who asked it to hand over its partitions
+	Starved time.Time // since when the provider has refused every call
+	Pauses  []Wish    // partitions of which an operator wants no row to begin
+	Drains  []Wish    // partitions that an operator wants to be served elsewhere
+	Rows    string    // what becomes of the rows that a pause keeps waiting
 	// Vacant are the partitions that nobody owns, and that have no waiting row.
 	Vacant map[int]bool
 	// Server returns the name of one of the pool's servers.

@@ -12,8 +12,8 @@ import (
 	"github.com/llm-stage/stage/pool"
 )
 
-// Whatever makes several rows wait is in the one list, with its scope, who or what it is by, and what to do. /readyz says
-// the same of it.
+// Whatever makes several rows wait is in the one list, with its scope, who or what it is
+// by, and what to do. /readyz says the same of it.
 func TestWhateverMakesRowsWaitIsListed(t *testing.T) {
 	owner := consumer.Status{Partition: 3, Role: consumer.Owner, Window: 2}
 	with := func(kind hold.Kind, why string) consumer.Status {
@@ -94,7 +94,8 @@ func TestWhateverMakesRowsWaitIsListed(t *testing.T) {
 	}
 }
 
-// What the stage has is not listed for each of its partitions again, and a partition that nobody has is idle.
+// What the stage has is not listed for each of its partitions again, and a partition that
+// nobody has is idle.
 func TestTheListNamesEachReasonOnce(t *testing.T) {
 	s := Snapshot{Process: Process{Down: "refused", Vacant: map[int]bool{1: true}}, Partitions: []consumer.Status{
 		{Role: consumer.Standby, Holds: []hold.Hold{hold.OfPartition(0, hold.Connection)}},

@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/hold"
 )
 
-// The state, why, since when and what to do follow from the first hold that counts. Each state but those in which all is
-// well says what to do.
+// The state, why, since when and what to do follow from the first hold that counts. Each
+// state but those in which all is well says what to do.
 func TestStatusIsOneWordForAllThatIsGoingOn(t *testing.T) {
 	one := func(h hold.Hold) hold.List { return hold.List{h} }
 	on := func(kind hold.Kind, why string) hold.List {

@@ -17,16 +17,19 @@ type LaneState string
 
 // The states of batches and rows.
 const (
-	LaneIntent     LaneState = "intent"     // batch: it is recorded, and the provider has not confirmed it
-	LaneLooking    LaneState = "looking"    // batch: whether the provider has it is being found out
-	LaneRunning    LaneState = "running"    // batch: the provider works on it
-	LaneCollecting LaneState = "collecting" // batch: the provider is done with it, and its answers are read
-	LaneSettling   LaneState = "settling"   // batch: its answers are read, and some rows are not in the journal yet
-	LaneGathering  LaneState = "gathering"  // rows: in a batch that is not full yet
-	LaneWaiting    LaneState = "waiting"    // rows: until a batch may be filled with them
-	LaneSubmitted  LaneState = "submitted"  // rows: in a batch, without an answer
-	LaneAnswered   LaneState = "answered"   // rows: on the way from the answer to the journal
-	LaneLive       LaneState = "live"       // rows: they have left their batch and are called live
+	// LaneIntent and the next four are states of batches. An intent is recorded, and the
+	// provider has not confirmed it. A batch that settles has rows whose answers were read
+	// and are not in the journal yet.
+	LaneIntent     LaneState = "intent"
+	LaneLooking    LaneState = "looking" // batch: whether the provider has it is being found out
+	LaneRunning    LaneState = "running" // batch: the provider works on it
+	LaneCollecting LaneState = "collecting"
+	LaneSettling   LaneState = "settling"
+	LaneGathering  LaneState = "gathering" // rows: in a batch that is not full yet
+	LaneWaiting    LaneState = "waiting"   // rows: until a batch may be filled with them
+	LaneSubmitted  LaneState = "submitted" // rows: in a batch, without an answer
+	LaneAnswered   LaneState = "answered"  // rows: on the way from the answer to the journal
+	LaneLive       LaneState = "live"      // rows: they have left their batch and are called live
 )
 
 // LaneBatchStates and LaneRowStates are the states that batches and rows can have.

@@ -10,14 +10,15 @@ import (
 )
 
 // A row is late, and the state is no longer "working", when answered rows have waited for
-// it
-//   - for lateAlone, if every other row that was taken is answered: nothing happens but that one call;
-//   - for lateAmong, if others are still called: that is how a slow provider looks, too;
+// it for lateAlone, if every other row that was taken is answered, so that nothing happens
+// but that one call. If others are still called it is lateAmong, since a slow provider looks
+// like that, too. In both cases the rows must have waited latePercentiles times as long as
+// nine of ten calls take. With calls of 50 ms a row is late after 10 s, with calls of 40 s
+// after two minutes.
 //
-// and in both cases for latePercentiles times as long as nine of ten calls take. With
-// calls of 50 ms a row is late after 10 s, with calls of 40 s after two minutes. Of fewer
-// than lateCalls in the last minute half count in place of nine of ten: while a row waits,
-// quick calls leave the minute, and a slow one that is left must not make it punctual again.
+// If fewer than lateCalls succeeded in the last minute, the time that half of them took
+// counts instead: while a row waits, quick calls leave the minute, and a slow one that is
+// left must not make the row punctual again.
 const (
 	lateAlone       = 10 * time.Second
 	lateAmong       = time.Minute

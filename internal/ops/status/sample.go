@@ -10,16 +10,20 @@ import (
 // seconds, so that a rate times its seconds is a count. For the length of queues and of
 // calls it has the largest value, so that a peak can be seen however old it is.
 type Sample struct {
-	Time     int64    `json:"time"`     // Unix, in seconds
-	Seconds  float64  `json:"seconds"`  // that it covers, up to Time; those in which the process was suspended do not count
-	Allowed  *float64 `json:"allowed"`  // calls per second, by the throttle; null: it sets no limit, or allows none
+	Time int64 `json:"time"` // Unix, in seconds
+	// Seconds is how many seconds up to Time it covers, without those in which the process
+	// was suspended.
+	Seconds float64 `json:"seconds"`
+	// Allowed is how many calls per second the throttle allows. It is null if it sets no
+	// limit, or allows no call.
+	Allowed  *float64 `json:"allowed"`
 	Calls    float64  `json:"calls"`    // sent, per second
 	Rejected float64  `json:"rejected"` // met no capacity, per second
 	Rows     float64  `json:"rows"`     // emitted, per second
 	InFlight float64  `json:"in_flight"`
 	Window   int      `json:"window"`  // rows that are taken and not emitted, over all partitions
 	Reorder  int      `json:"reorder"` // of them, answered: they wait for an earlier one
-	P50MS    *float64 `json:"p50_ms"`  // of the calls of a minute; null: there were none
+	P50MS    *float64 `json:"p50_ms"`  // of the calls of a minute, or null without any
 	P90MS    *float64 `json:"p90_ms"`
 	Held     bool     `json:"held"` // at some time in it: paused, or the server asked to wait
 }
@@ -90,7 +94,8 @@ func spanOf(time, length int64) int64 { return (time + length - 1) / length }
 // for.
 func (s Sample) rounded() Sample {
 	short := func(v float64) float64 {
-		v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64) // it was formatted from a number
+		// The text was formatted from a number.
+		v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
 		return v
 	}
 	shortOf := func(v *float64) *float64 {

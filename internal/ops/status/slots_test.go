@@ -15,7 +15,7 @@ func TestWhatMoreSlotsWouldHaveBrought(t *testing.T) {
 		stats   pool.Stats
 		maxSize int
 		took    time.Duration
-		want    string // the beginning; empty: nothing at all
+		want    string // how it begins, or empty if there is no advice
 	}{
 		{"full nearly all the time", pool.Stats{PoolSize: 16, Dispatched: 500, FullTime: 94 * time.Second}, 1000, took, "the pool was full 94% of the time: --pool-size 32 would take about half as long"},
 		{"full half of the time", pool.Stats{PoolSize: 16, Dispatched: 500, FullTime: 50 * time.Second}, 1000, took, "the pool was full 50% of the time: --pool-size 32 would take about 25% less time"},

@@ -32,9 +32,11 @@ type Sight struct {
 	Open, Answered, Parked int
 	Begun                  uint64
 	InFlight, Waiting      int
-	Held                   bool          // a hold says already why nothing may move
-	Throttled              bool          // the provider lets no calls through
-	Dispatch               time.Duration // longest time between two calls of a partition whose rows wait for one
+	Held                   bool // a hold says already why nothing may move
+	Throttled              bool // the provider lets no calls through
+	// Dispatch is the longest time between two calls of a partition whose rows wait for
+	// one.
+	Dispatch time.Duration
 }
 
 // rows reports whether rows wait: the server knows of some that this process has not
@@ -48,10 +50,10 @@ func (s *Sight) rows() bool {
 // are for a result to take long. Create it as a zero value for each partition. It is used
 // by one goroutine.
 //
-//	row 3 never comes out of the client library: the server has 4 rows pending, none is taken, no call is in flight
-//	after 20 s: "no progress for 20s although rows wait: …"
-//
-//	row 3 is called and the provider takes two minutes: a call is in flight within its time-out, so nothing is reported
+// For example, row 3 never comes out of the client library: the server has 4 rows pending,
+// none is taken, and no call is in flight. After 20 s it reports "no progress for 20s
+// although rows wait: …". If row 3 is called and the provider takes two minutes, a call is
+// in flight within its time-out, and nothing is reported.
 type Watch struct {
 	seen    bool
 	last    Sight
@@ -96,7 +98,9 @@ func (w *Watch) reason(s *Sight) bool {
 		return s.Parked > 0
 	case s.Throttled, s.Parked > 0:
 		return true
-	case s.Waiting > 0 || s.InFlight > 0: // also for other partitions: they take turns, and equal rows share a call
+	// Calls for other partitions count, too: partitions take turns, and equal rows share a
+	// call.
+	case s.Waiting > 0 || s.InFlight > 0:
 		return s.At.Sub(w.started) < s.Dispatch
 	}
 	return false

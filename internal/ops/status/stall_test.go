@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// each shows a watch the same sight, a look every five seconds for that long, and returns when it was reported first, as
-// the time since the first look; below 0: never.
+// each shows a watch the same sight, a look every five seconds for that long, and returns
+// when it was reported first, as the time since the first look; below 0: never.
 func each(w *Watch, from, total time.Duration, at func(time.Duration) Sight) (reported time.Duration, text string) {
 	for d := from; d <= from+total; d += 5 * time.Second {
 		s := at(d)

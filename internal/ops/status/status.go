@@ -32,9 +32,13 @@ const (
 	StatePaused   State = "paused"   // only probes are sent
 	StateEnded    State = "ended"    // the process is about to end, or goes on without this stage
 	StateHeld     State = "held"     // blocked by NATS, a stream or the audit
-	StateWaiting  State = "waiting"  // the provider asked to wait, or answered rows wait for one row
-	StateStarved  State = "starved"  // the provider refuses every call
-	StateDrained  State = "drained"  // it has handed over its partitions, because an operator asked for it
+	// StateWaiting says that the provider asked to wait, or that answered rows wait for one
+	// row.
+	StateWaiting State = "waiting"
+	StateStarved State = "starved" // the provider refuses every call
+	// StateDrained says that it has handed over its partitions, because an operator asked
+	// for it.
+	StateDrained  State = "drained"
 	StateStandby  State = "standby"  // another replica owns all partitions
 	StateStarting State = "starting" // no partition is owned yet
 	StateWorking  State = "working"  // rows are open or calls in flight
@@ -60,31 +64,39 @@ type Snapshot struct {
 // Report is the JSON of /api/status, which the dashboard shows. Names end with the unit
 // of durations. It is also what the progress lines are made of.
 type Report struct {
-	Stage    string         `json:"stage"`
-	RunID    string         `json:"run_id"`
-	Version  string         `json:"version"`
-	Host     string         `json:"host"` // name of the machine or pod, with the process id below
-	PID      int            `json:"pid"`
-	Time     time.Time      `json:"time"`
-	UptimeS  float64        `json:"uptime_seconds"`
-	State    State          `json:"state"`
-	Why      string         `json:"why"` // the reason of the state, or empty where it needs none, as when working or idle
-	Since    *time.Time     `json:"since"`
-	Do       string         `json:"do"`     // what to do first, or empty when working or idle
-	Row      *uint64        `json:"row"`    // the one that answered rows wait for, or null if none wait
-	Behind   *int           `json:"behind"` // how many answered rows wait for it
-	Ready    bool           `json:"ready"`
-	Reason   string         `json:"reason"`
-	Ended    string         `json:"ended,omitempty"`   // why it has ended, in a process that goes on
-	Control  bool           `json:"control"`           // whether stage pause, resume, probe and drain are obeyed
-	Drained  string         `json:"drained,omitempty"` // who asked it to hand over its partitions; empty means nobody
-	Order    streams.Order  `json:"order"`
-	OrderKey string         `json:"order_key"` // where a row's key is, or empty if results are not in order by key
-	Stop     *StopReport    `json:"stop"`      // null: it does not stop
+	Stage   string    `json:"stage"`
+	RunID   string    `json:"run_id"`
+	Version string    `json:"version"`
+	Host    string    `json:"host"` // name of the machine or pod, with the process id below
+	PID     int       `json:"pid"`
+	Time    time.Time `json:"time"`
+	UptimeS float64   `json:"uptime_seconds"`
+	State   State     `json:"state"`
+	// Why is the reason of the state. It is empty where the state needs none, such as
+	// working or idle.
+	Why   string     `json:"why"`
+	Since *time.Time `json:"since"`
+	Do    string     `json:"do"` // what to do first, or empty when working or idle
+	// Row is the row that answered rows wait for, and Behind how many do. Both are null if
+	// none does.
+	Row    *uint64 `json:"row"`
+	Behind *int    `json:"behind"`
+	Ready  bool    `json:"ready"`
+	Reason string  `json:"reason"`
+	// Ended is why it has ended, in a process that goes on.
+	Ended string `json:"ended,omitempty"`
+	// Control says whether stage pause, resume, probe and drain are obeyed.
+	Control bool `json:"control"`
+	// Drained is who asked it to hand over its partitions, or empty.
+	Drained string        `json:"drained,omitempty"`
+	Order   streams.Order `json:"order"`
+	// OrderKey is where a row's key is, or empty if results are not in order by key.
+	OrderKey string         `json:"order_key"`
+	Stop     *StopReport    `json:"stop"` // null unless it stops
 	Rows     rowsReport     `json:"rows"`
 	Pool     PoolReport     `json:"pool"`
 	Budget   []BudgetReport `json:"budget"` // of each provider; null without STAGE_BUDGET
-	Lane     *LaneReport    `json:"lane"`   // null: there is no batch lane
+	Lane     *LaneReport    `json:"lane"`   // null without a batch lane
 	Latency  LatencyReport  `json:"latency"`
 	// Pace is what it was worth to make calls side by side, since the start.
 	auditlog.Pace
@@ -110,41 +122,51 @@ type Report struct {
 
 // rowsReport counts rows, over all partitions.
 type rowsReport struct {
-	Succeeded uint64   `json:"succeeded"`
-	Failed    uint64   `json:"failed"`
-	Skipped   uint64   `json:"skipped"`
-	Pending   uint64   `json:"pending"`
-	Open      int      `json:"open"`        // taken and not yet emitted
-	PerSecond float64  `json:"per_second"`  // emitted, over the last half minute
-	ETAS      *float64 `json:"eta_seconds"` // null unless the state is working and rows were emitted recently
+	Succeeded uint64  `json:"succeeded"`
+	Failed    uint64  `json:"failed"`
+	Skipped   uint64  `json:"skipped"`
+	Pending   uint64  `json:"pending"`
+	Open      int     `json:"open"`       // taken and not yet emitted
+	PerSecond float64 `json:"per_second"` // emitted, over the last half minute
+	// ETAS is null unless the state is working and rows were emitted recently.
+	ETAS *float64 `json:"eta_seconds"`
 }
 
 // PoolReport is the state of the pool and its throttle.
 type PoolReport struct {
-	Throttle        string           `json:"throttle"`
-	Size            int              `json:"size"`
-	InFlight        int              `json:"in_flight"`
-	MaxConcurrent   int              `json:"max_concurrent"`
-	Waiting         int              `json:"waiting"`
-	Dispatched      uint64           `json:"dispatched"`
-	Successes       uint64           `json:"successes"`
-	CapacityRetries uint64           `json:"capacity_retries"`
-	Allowed         *float64         `json:"allowed_per_second"` // calls, by the throttle; null: no limit
-	Concurrency     *int             `json:"concurrency"`        // calls in flight, as learned by the throttle; null: none is known
-	Belief          *BeliefReport    `json:"belief"`             // of the throttle about the first provider; null: it measures nothing
-	DelayMS         float64          `json:"dispatch_delay_ms"`
-	PeakDelayMS     float64          `json:"peak_delay_ms"`
-	ThrottledS      float64          `json:"throttled_seconds"`
-	ExecutingS      float64          `json:"executing_seconds"`
-	Paused          string           `json:"paused"`       // the last error of a pause; empty means not paused
-	PauseReason     hold.Kind        `json:"pause_reason"` // empty means not paused
-	Advice          string           `json:"advice"`       // what to do first about a pause
-	PausedSince     *time.Time       `json:"paused_since"`
-	NextProbe       *time.Time       `json:"next_probe"` // of a pause; one in the past is due; null: there is none
-	Probes          int              `json:"probes"`
-	Held            string           `json:"held"`             // what becomes of the rows that a pause holds
-	LawPausedUntil  *time.Time       `json:"law_paused_until"` // the provider asked to wait
-	LawPauseReason  aimd.PauseReason `json:"law_pause_reason"`
+	Throttle        string `json:"throttle"`
+	Size            int    `json:"size"`
+	InFlight        int    `json:"in_flight"`
+	MaxConcurrent   int    `json:"max_concurrent"`
+	Waiting         int    `json:"waiting"`
+	Dispatched      uint64 `json:"dispatched"`
+	Successes       uint64 `json:"successes"`
+	CapacityRetries uint64 `json:"capacity_retries"`
+	// Allowed is how many calls the throttle allows, or null without a limit.
+	Allowed *float64 `json:"allowed_per_second"`
+	// Concurrency is the limit on calls in flight that the throttle has learned, or null if
+	// it knows none.
+	Concurrency *int `json:"concurrency"`
+	// Belief is what the throttle believes about the first provider, or null if it measures
+	// nothing.
+	Belief      *BeliefReport `json:"belief"`
+	DelayMS     float64       `json:"dispatch_delay_ms"`
+	PeakDelayMS float64       `json:"peak_delay_ms"`
+	ThrottledS  float64       `json:"throttled_seconds"`
+	ExecutingS  float64       `json:"executing_seconds"`
+	// Paused is the last error of a pause, or empty without one.
+	Paused      string     `json:"paused"`
+	PauseReason hold.Kind  `json:"pause_reason"` // empty means not paused
+	Advice      string     `json:"advice"`       // what to do first about a pause
+	PausedSince *time.Time `json:"paused_since"`
+	// NextProbe is when a pause is probed next. One in the past is due. It is null if there
+	// is none.
+	NextProbe *time.Time `json:"next_probe"`
+	Probes    int        `json:"probes"`
+	// Held is what becomes of the rows that a pause holds.
+	Held           string           `json:"held"`
+	LawPausedUntil *time.Time       `json:"law_paused_until"` // the provider asked to wait
+	LawPauseReason aimd.PauseReason `json:"law_pause_reason"`
 }
 
 // LatencyReport has the percentiles of the latency of calls that succeeded within the
@@ -194,35 +216,46 @@ type ModelReport struct {
 
 // PartitionReport is the state of one partition, as this process sees it.
 type PartitionReport struct {
-	Partition      int        `json:"partition"`
-	Role           string     `json:"role"`
-	Owner          string     `json:"owner"`
-	Claim          uint64     `json:"claim_sequence"` // of the owner's claim, in the results stream: of two owners the later one is
-	Paused         string     `json:"paused"`         // who asked that no row of it begins; empty means nobody
-	PausedSince    *time.Time `json:"paused_since"`
-	Drained        string     `json:"drained"` // who asked that another replica serve it; empty means nobody
-	Vacant         bool       `json:"vacant"`  // nobody owns it, and no row waits for an owner
-	WindowRows     int        `json:"window_rows"`
-	ReorderRows    int        `json:"reorder_rows"`
-	ReorderBytes   int64      `json:"reorder_bytes"`
-	HeadSequence   uint64     `json:"head_sequence"`
-	HeadSince      *time.Time `json:"head_since"`
-	HeadOfLineS    float64    `json:"head_of_line_seconds"`
-	PendingRows    uint64     `json:"pending_rows"`
-	HighWaterMark  uint64     `json:"high_water_mark"`     // not in stream order: the low-water mark
-	AheadRows      int        `json:"ahead_rows"`          // emitted above it
-	SetAsideRows   int        `json:"set_aside_rows"`      // taken, and not held: the rows of a key that has its share of the window
-	KeysWaiting    int        `json:"keys_waiting"`        // keys of which answered rows wait for an earlier one
-	WaitedFor      uint64     `json:"waited_for_sequence"` // the row that others of its key have waited for longest, or 0
-	WaitedForKey   *string    `json:"waited_for_key"`      // its key; null: there is none, or it may not be shown
+	Partition int    `json:"partition"`
+	Role      string `json:"role"`
+	Owner     string `json:"owner"`
+	// Claim is the place of the owner's claim in the results stream. Of two replicas that
+	// say they own the partition, the one with the later claim does.
+	Claim uint64 `json:"claim_sequence"`
+	// Paused is who asked that no row of it begins, or empty.
+	Paused      string     `json:"paused"`
+	PausedSince *time.Time `json:"paused_since"`
+	// Drained is who asked that another replica serve it, or empty.
+	Drained      string     `json:"drained"`
+	Vacant       bool       `json:"vacant"` // nobody owns it, and no row waits for an owner
+	WindowRows   int        `json:"window_rows"`
+	ReorderRows  int        `json:"reorder_rows"`
+	ReorderBytes int64      `json:"reorder_bytes"`
+	HeadSequence uint64     `json:"head_sequence"`
+	HeadSince    *time.Time `json:"head_since"`
+	HeadOfLineS  float64    `json:"head_of_line_seconds"`
+	PendingRows  uint64     `json:"pending_rows"`
+	// HighWaterMark is the low-water mark where results are not in stream order.
+	HighWaterMark uint64 `json:"high_water_mark"`
+	AheadRows     int    `json:"ahead_rows"` // emitted above it
+	// SetAsideRows are taken and not in the window, since their key has its share of it.
+	SetAsideRows int `json:"set_aside_rows"`
+	// KeysWaiting counts the keys of which answered rows wait for an earlier one.
+	KeysWaiting int `json:"keys_waiting"`
+	// WaitedFor is the row that others of its key have waited for longest, or 0.
+	WaitedFor uint64 `json:"waited_for_sequence"`
+	// WaitedForKey is its key, or null if there is none or it may not be shown.
+	WaitedForKey   *string    `json:"waited_for_key"`
 	WaitedForSince *time.Time `json:"waited_for_since"`
 	KeyWaitS       float64    `json:"key_wait_seconds"`
-	ParkedRows     int        `json:"parked_rows"` // in the batch lane, or answered behind one that is
-	Emitted        uint64     `json:"emitted"`
-	Failed         uint64     `json:"failed"`
-	Problem        string     `json:"problem"`
-	JournalProblem string     `json:"journal_problem"`
-	DropProblem    string     `json:"drop_problem"` // why results that are older than STAGE_RESULT_MAX_AGE stay
+	// ParkedRows are in the batch lane, or answered behind a row that is.
+	ParkedRows     int    `json:"parked_rows"`
+	Emitted        uint64 `json:"emitted"`
+	Failed         uint64 `json:"failed"`
+	Problem        string `json:"problem"`
+	JournalProblem string `json:"journal_problem"`
+	// DropProblem is why results that are older than STAGE_RESULT_MAX_AGE stay.
+	DropProblem string `json:"drop_problem"`
 }
 
 // rowErrorReport counts the rows that failed for a reason, and describes the last of them.
@@ -251,9 +284,10 @@ type BeliefReport struct {
 	Low      *float64   `json:"low_per_second"`  // surely admitted when the limit was last met
 	High     *float64   `json:"high_per_second"` // refused then
 	Met      *time.Time `json:"met"`
-	InFlight *int       `json:"in_flight"`    // the most calls at once that are accepted
-	Random   *float64   `json:"random_share"` // of calls that are refused whatever the rate is, from 0 to 1
-	Shared   bool       `json:"shared"`       // the limit is of all processes that share the budget
+	InFlight *int       `json:"in_flight"` // the most calls at once that are accepted
+	// Random is the share of calls that are refused whatever the rate is, from 0 to 1.
+	Random *float64 `json:"random_share"`
+	Shared bool     `json:"shared"` // the limit is of all processes that share the budget
 }
 
 // newBeliefReport returns the report of a belief, or nil if the throttle measures nothing.

@@ -24,7 +24,8 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.State == StatePaused {
 		line("", r.pauseText())
 	}
-	if do := cmp.Or(r.Do, r.Pool.Advice); do != "" { // an earlier version has the advice about a pause alone
+	// The report of an earlier version has advice only about a pause.
+	if do := cmp.Or(r.Do, r.Pool.Advice); do != "" {
 		line("do", do)
 	}
 	WriteHolds(line, r.Holds, r.Why, r.Time)

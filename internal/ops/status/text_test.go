@@ -124,7 +124,8 @@ func TestAReportReadsAsTables(t *testing.T) {
 	}
 }
 
-// A report of a later version, or of what only looks like a stage, is printed as far as it is understood.
+// A report of a later version, or of what only looks like a stage, is printed as far as
+// it is understood.
 func TestAStrangeReportBreaksNothing(t *testing.T) {
 	for _, body := range []string{
 		`{}`, `{"state":"new state","new":1,"partitions":null,"budget":[{}],"lane":{"batches":[{"age_seconds":1e300}],"rows":null},"pool":{"pause_reason":"new"}}`,

@@ -11,7 +11,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// Of a stream that is missing for a moment only a reader that can't ask takes what comes for another one.
+// Of a stream that is missing for a moment only a reader that can't ask takes what comes
+// for another one.
 func TestAMissingStreamIsAnotherOneOnlyForThoseWhoDoNotAsk(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		for ask, want := range map[bool]int{false: 2, true: 0} {

@@ -65,7 +65,8 @@ func NextResultFunc(ctx context.Context, r *Reader) func() (*ResultRow, error) {
 		if key := h[streams.HeaderKey]; len(key) > 0 {
 			row.Key = &key[0]
 		}
-		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // or 0 if it names none
+		// It is 0 if the result names no row.
+		row.Seq, _ = strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
 		return row, nil
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The logs count, and neither the configuration, nor positions of loads, nor marks of redrives, nor other stages.
+// The logs count, and neither the configuration, nor positions of loads, nor marks of
+// redrives, nor other stages.
 func TestPartitionsAreThoseOfTheLogs(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	check := func(when string, want int) {

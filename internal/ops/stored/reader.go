@@ -155,7 +155,8 @@ func (r *Reader) begin(ctx context.Context) error {
 	}
 	r.reading, r.Left = reading, reading.Left
 	if !r.begun {
-		r.begun, r.at = true, max(r.at, reading.Before) // where another consumer would have to begin
+		// Another consumer would have to begin there.
+		r.begun, r.at = true, max(r.at, reading.Before)
 	}
 	return nil
 }
@@ -274,7 +275,8 @@ func (r *Reader) again(ctx context.Context, why error) error {
 		}
 	}
 	if err := r.begin(ctx); err != nil {
-		if r.options.Follow && errors.Is(err, jetstream.ErrStreamNotFound) { // its successor would have other messages
+		// A stream created in its place would have other messages.
+		if r.options.Follow && errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
 		}
 		return r.again(ctx, err)

@@ -113,8 +113,8 @@ func TestAReaderOfSeveralFiltersSkipsNothingAfterATime(t *testing.T) {
 	})
 }
 
-// Of a reader that is closed the server keeps nothing for long, as consumers may be limited; one whose caller takes long
-// continues all the same.
+// Of a reader that is closed the server keeps nothing for long, as consumers may be
+// limited; one whose caller takes long continues all the same.
 func TestAReaderWhoseCallerTakesLongContinues(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		const messages = 2500 // more than one request asks for

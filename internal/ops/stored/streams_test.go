@@ -9,7 +9,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// An embedded server holds the ids of events in the memory of the stage, so it knows them for less time.
+// An embedded server holds the ids of events in the memory of the stage, so it knows them
+// for less time.
 func TestAnEmbeddedServerForgetsTheIdsOfEventsSooner(t *testing.T) {
 	for _, c := range []struct {
 		name string

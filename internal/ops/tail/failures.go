@@ -38,8 +38,10 @@ type FailedRow struct {
 	Reason          string             `json:"reason"`
 	Attempts        int                `json:"attempts"`
 	CapacityRetries int                `json:"capacity_retries"`
-	Error           string             `json:"error,omitempty"` // the last one, where contents are shown
-	Event           uint64             `json:"event"`           // sequence of its event in the audit stream
+	// Error is the last error, where contents are shown.
+	Error string `json:"error,omitempty"`
+	// Event is the sequence of its event in the audit stream.
+	Event uint64 `json:"event"`
 }
 
 // FailuresOptions say which rows are listed.
@@ -54,7 +56,9 @@ type FailuresOptions struct {
 // the stream, the last one first. Each is larger than the one before as long as they hold
 // few events.
 const (
-	partFirst   = 4096            // sequences of the first part, and the least of one that is made smaller
+	// partFirst is how many sequences the first part has, and the least that a part has
+	// that is made smaller.
+	partFirst   = 4096
 	partGrowth  = 4               // the factor by which the next part is larger, or smaller
 	partMost    = 20_000          // events of a part
 	eventsMost  = 50_000          // events of a page, beyond the first part
@@ -167,7 +171,8 @@ func (p *part) failed(ctx context.Context, r *stored.Reader, o FailuresOptions) 
 		if read++; read == 1 {
 			p.oldest = m.Time
 		}
-		if !bytes.Contains(m.Data, failedStatus) { // most have succeeded, and decoding takes longest
+		// Most rows have succeeded, and decoding takes longest.
+		if !bytes.Contains(m.Data, failedStatus) {
 			continue
 		}
 		e, err := auditlog.Decode(m.Data)

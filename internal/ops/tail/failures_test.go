@@ -97,7 +97,8 @@ func TestFailuresOfAReasonAreListedNewestFirst(t *testing.T) {
 	}
 }
 
-// A page reads a bounded number of events, and the next one goes on from there: the only row that failed is far back.
+// A page reads a bounded number of events, and the next one goes on from there: the only
+// row that failed is far back.
 func TestAPageOfFailuresReadsABoundedPart(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	plantEnd(b, 1, "refused")

@@ -24,11 +24,13 @@ import (
 // history is what the audit holds of one row, and of the rows before it as far as it had
 // to wait for them.
 type history struct {
-	seq    uint64                   // of the row in the input stream
-	item   *int                     // of the row: the element whose calls are shown; nil means all
-	events []*auditlog.Event        // its call and row events, in stream order
-	order  streams.Order            // in which the row was emitted
-	last   map[string]*auditlog.Row // by owner, the row that finished last among those that it had to wait for
+	seq    uint64            // of the row in the input stream
+	item   *int              // of the row: the element whose calls are shown; nil means all
+	events []*auditlog.Event // its call and row events, in stream order
+	order  streams.Order     // in which the row was emitted
+	// last has, by owner, the row that finished last among those that the row had to wait
+	// for.
+	last map[string]*auditlog.Row
 }
 
 // History prints all that the audit has of the row o.Row, in events after o.Since: when
@@ -117,8 +119,10 @@ type search struct {
 	// result. It misses events that were stored later, by an owner that had lost the row to
 	// another.
 	brief bool
-	known *emission                                 // the row's result, where that was found already
-	found func(raw []byte, e *auditlog.Event) error // is called with each event; its error ends the search
+	// known is the row's result, where that was found already.
+	known *emission
+	// found is called with each event. Its error ends the search.
+	found func(raw []byte, e *auditlog.Event) error
 }
 
 // errPast ends a reading: what follows is later than what is looked for.
@@ -341,7 +345,8 @@ func scanResults(ctx context.Context, r *stored.Reader, seq uint64) (found *emis
 			return nil, missing, err
 		}
 		h := m.Header
-		this, _ := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64) // or 0 if it names none
+		// It is 0 if the result names no row.
+		this, _ := strconv.ParseUint(h.Get(streams.HeaderSourceSeq), 10, 64)
 		done := this
 		var low *uint64
 		if n, err := strconv.ParseUint(h.Get(streams.HeaderLow), 10, 64); err == nil {

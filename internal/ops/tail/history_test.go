@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { stagetest.Main(m) }
 
-// plantedRow is a row as a stage has stored it: finished so many seconds after the test began, which stores its event, and
-// emitted later; 0: it is not.
+// plantedRow is a row as a stage has stored it: finished so many seconds after the test
+// began, which stores its event, and emitted later, or 0 if it is not.
 type plantedRow struct {
 	seq               uint64
 	key               string
@@ -26,7 +26,8 @@ type plantedRow struct {
 	low               uint64
 }
 
-// plant stores the events and the results of rows. Of those that are emitted at the same time the first one comes first.
+// plant stores the events and the results of rows. Of those that are emitted at the same
+// time the first one comes first.
 func plant(b *stagetest.Bench, order streams.Order, rows []plantedRow) {
 	b.T.Helper()
 	begun := time.Now()
@@ -114,8 +115,8 @@ func TestAHistoryKnowsTheOrderOfTheResults(t *testing.T) {
 	}
 }
 
-// A row that has no result leaves its order to what else is stored of it, and to the settings. Row 4 waits for row 2,
-// which is still called.
+// A row that has no result leaves its order to what else is stored of it, and to the
+// settings. Row 4 waits for row 2, which is still called.
 func TestAHistoryWithoutAResult(t *testing.T) {
 	for _, tt := range []struct {
 		order, set streams.Order
@@ -141,7 +142,8 @@ func TestAHistoryWithoutAResult(t *testing.T) {
 	}
 }
 
-// The stage's clock is far ahead of the server's, so that no result seems to be younger than the row's events.
+// The stage's clock is far ahead of the server's, so that no result seems to be younger
+// than the row's events.
 func TestAResultIsFoundThoughClocksDisagree(t *testing.T) {
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderKey, streams.OrderNone} {
 		t.Run(string(order), func(t *testing.T) {

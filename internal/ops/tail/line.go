@@ -176,7 +176,8 @@ func attemptsText(r *auditlog.Row) string {
 	if r.Reason != "" {
 		text += ": " + r.Reason
 	}
-	if n := len(r.Errors); n > 0 && r.Status == auditlog.RowError { // of a success they are those of earlier attempts
+	// The errors of a success are those of earlier attempts.
+	if n := len(r.Errors); n > 0 && r.Status == auditlog.RowError {
 		last := &r.Errors[n-1]
 		if text += ": "; last.Item != nil {
 			text += itemText(last.Item) + ": "

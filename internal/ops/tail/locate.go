@@ -117,7 +117,7 @@ func (r *search) findEmitted(ctx context.Context, filter string) (found, last *j
 	for low, high := uint64(1), last.Sequence; low < high; {
 		middle := low + (high-low)/2
 		m, err := streams.NextMessage(ctx, nc, stream, filter, middle)
-		if err != nil || m == nil { // nil: they have left the stream meanwhile
+		if err != nil || m == nil { // m is nil if they have left the stream meanwhile
 			return nil, last, err
 		}
 		if done, _ := progressOf(m); done >= r.row {

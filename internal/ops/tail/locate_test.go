@@ -15,8 +15,9 @@ import (
 // planted is when the event and the result of a row were stored.
 type planted struct{ event, result time.Time }
 
-// plantPartitions publishes all rows of three partitions at once, then stores each second the event of one and two seconds
-// later its result. Of every fifth row nothing is stored: a sequence of another subject.
+// plantPartitions publishes all rows of three partitions at once, then stores each second
+// the event of one and two seconds later its result. Of every fifth row nothing is
+// stored: a sequence of another subject.
 func plantPartitions(b *stagetest.Bench, rows uint64, order streams.Order) map[uint64]planted {
 	b.T.Helper()
 	for row := range rows {
@@ -51,7 +52,8 @@ func plantPartitions(b *stagetest.Bench, rows uint64, order streams.Order) map[u
 	return at
 }
 
-// Most of the audit is of other rows, in other partitions, too; the story of a row reads the part around it.
+// Most of the audit is of other rows, in other partitions, too; the story of a row reads
+// the part around it.
 func TestAStoryIsLookedForWhereItsResultIs(t *testing.T) {
 	const rows, window = 400, 4
 	for _, order := range []streams.Order{streams.OrderStream, streams.OrderNone} {
@@ -73,7 +75,8 @@ func TestAStoryIsLookedForWhereItsResultIs(t *testing.T) {
 						if where.since.After(at.event) || emitted && (where.until.IsZero() || where.until.Before(at.result)) {
 							t.Errorf("row %d is in %v, looked for in %+v", row, at, where)
 						}
-						// A row that has no result may be in any partition, where nothing says in which.
+						// A row that has no result may be in any partition, where nothing
+						// says in which.
 						if inOrder := order == streams.OrderStream; row > 150 && inOrder && (emitted || !gone) && at.event.Sub(where.since) > 40*window*time.Second {
 							t.Errorf("row %d, %v after the begin, is looked for from %v before it on", row, at.event.Sub(began), at.event.Sub(where.since))
 						}
@@ -97,7 +100,8 @@ func TestAStoryIsLookedForWhereItsResultIs(t *testing.T) {
 	}
 }
 
-// Of a row that is neither in the input nor answered there can be nothing anywhere: the whole audit is not read for it.
+// Of a row that is neither in the input nor answered there can be nothing anywhere: the
+// whole audit is not read for it.
 func TestARowThatIsNowhereIsNotLookedForEverywhere(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)
@@ -113,7 +117,8 @@ func TestARowThatIsNowhereIsNotLookedForEverywhere(t *testing.T) {
 	})
 }
 
-// An owner with a larger window has taken the row long before the results that today's window goes back to.
+// An owner with a larger window has taken the row long before the results that today's
+// window goes back to.
 func TestAStoryIsLookedForEverywhereIfItMust(t *testing.T) {
 	stagetest.Virtual(t, func(t *testing.T) {
 		b := stagetest.NewBench(t, nil)

@@ -19,15 +19,18 @@ import (
 
 // Story is the history of a row as data, for a page.
 type Story struct {
-	Row       uint64             `json:"row"`
-	Item      *int               `json:"item,omitempty"` // the element whose calls are in it; absent: all
+	Row uint64 `json:"row"`
+	// Item is the element whose calls are in it. It is absent if all are.
+	Item      *int               `json:"item,omitempty"`
 	Stream    string             `json:"stream"`
 	Partition auditlog.Partition `json:"partition"`
 	Key       *string            `json:"key,omitempty"` // in order by key, where it may be shown
-	Status    string             `json:"status"`        // success or error; empty means not answered
-	Reason    string             `json:"reason"`        // why it failed; empty means that it did not
-	Steps     []Step             `json:"steps"`
-	LeftOut   int                `json:"left_out"` // calls beyond the first CallsMax
+	// Status is success or error, or empty if the row is not answered.
+	Status string `json:"status"`
+	// Reason is why it failed, or empty if it did not.
+	Reason  string `json:"reason"`
+	Steps   []Step `json:"steps"`
+	LeftOut int    `json:"left_out"` // calls beyond the first CallsMax
 	// Hold is what a row waits for that is not [Story.Emitted]. The streams don't say
 	// that, so the stage that serves the page sets it.
 	Hold     any    `json:"hold,omitempty"`
@@ -45,7 +48,7 @@ func (s *Story) Emitted() bool {
 type Step struct {
 	Kind    StepKind  `json:"kind"`
 	Time    time.Time `json:"time"`
-	AfterMS *float64  `json:"after_ms"` // since the row was queued; null: unknown
+	AfterMS *float64  `json:"after_ms"` // since the row was queued, or null if that is unknown
 	Level   string    `json:"level"`    // info, warn or error
 	Text    string    `json:"text"`     // as tail prints it
 	Row     uint64    `json:"row,omitempty"`
@@ -60,25 +63,27 @@ const (
 	StepQueued   StepKind = "queued"
 	StepCall     StepKind = "call"
 	StepFinished StepKind = "finished"
-	StepWaited   StepKind = "waited" // Step.Row is the row that it waited for; absent: none
+	StepWaited   StepKind = "waited" // Step.Row is the row that it waited for, if any
 	StepEmitted  StepKind = "emitted"
 	StepOpen     StepKind = "open" // what is still to come
 )
 
 // Attempt is one call of a row.
 type Attempt struct {
-	Number           int      `json:"number"` // from 1
-	Item             *int     `json:"item,omitempty"`
-	Provider         string   `json:"provider"`
-	Model            string   `json:"model"`
-	Outcome          string   `json:"outcome"` // as tail prints it: ok 200
-	ErrorClass       string   `json:"error_class"`
-	Error            string   `json:"error"` // without what it quotes of the row, unless contents are shown
-	LatencyMS        float64  `json:"latency_ms"`
-	DelayMS          float64  `json:"dispatch_delay_ms"`
-	RetryAfterMS     float64  `json:"retry_after_ms"`
-	Belief           string   `json:"belief,omitempty"` // of the throttle, where the call met a capacity error
-	Batch            string   `json:"batch,omitempty"`  // of the batch lane
+	Number     int    `json:"number"` // from 1
+	Item       *int   `json:"item,omitempty"`
+	Provider   string `json:"provider"`
+	Model      string `json:"model"`
+	Outcome    string `json:"outcome"` // as tail prints it: ok 200
+	ErrorClass string `json:"error_class"`
+	// Error leaves out what it quotes of the row, unless contents are shown.
+	Error        string  `json:"error"`
+	LatencyMS    float64 `json:"latency_ms"`
+	DelayMS      float64 `json:"dispatch_delay_ms"`
+	RetryAfterMS float64 `json:"retry_after_ms"`
+	// Belief is what the throttle believed when the call met a capacity error.
+	Belief           string   `json:"belief,omitempty"`
+	Batch            string   `json:"batch,omitempty"` // of the batch lane
 	PromptTokens     *int64   `json:"prompt_tokens"`
 	CompletionTokens *int64   `json:"completion_tokens"`
 	CostUSD          *float64 `json:"cost_usd"`

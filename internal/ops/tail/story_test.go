@@ -30,7 +30,8 @@ func plantCall(b *stagetest.Bench, row uint64, index int, change func(*auditlog.
 	b.Publish(&nats.Msg{Subject: "audit.stage.0.call", Header: nats.Header{jetstream.MsgIDHeader: {c.MsgID()}}, Data: c.AppendJSON(nil, auditlog.PayloadsFull, 0)})
 }
 
-// plantStory stores three rows, of which the second was refused once and fails; the first one ends after it.
+// plantStory stores three rows, of which the second was refused once and fails; the first
+// one ends after it.
 func plantStory(t *testing.T) *stagetest.Bench {
 	t.Helper()
 	b, began := stagetest.NewBench(t, nil), time.Now()

@@ -18,15 +18,19 @@ import (
 
 // Options are the flags of the command tail.
 type Options struct {
-	Kinds  []auditlog.Kind // of events to print, or none for all
-	Row    uint64          // of the history, by its sequence in the input stream; Print ignores it
-	Item   *int            // of that row, from 0: only the calls for this element, or nil for all. Print ignores it
-	Failed bool            // only events of what did not succeed
-	Reason []string        // only rows that failed for one of these reasons, if there are any. History ignores it
-	Since  time.Time       // only later events; Print and History say what a zero time means
-	JSON   bool            // events as they are stored, one a line
-	Follow bool            // wait for new events; History ignores it
-	Colour bool            // for a terminal
+	Kinds []auditlog.Kind // of events to print, or none for all
+	Row   uint64          // of the history, by its sequence in the input stream; Print ignores it
+	// Item is an element of that row, from 0, for the calls for this element alone. Nil is
+	// for all. Print ignores it.
+	Item   *int
+	Failed bool // only events of what did not succeed
+	// Reason leaves out all but the rows that failed for one of these reasons, if there are
+	// any. History ignores it.
+	Reason []string
+	Since  time.Time // only later events; Print and History say what a zero time means
+	JSON   bool      // events as they are stored, one a line
+	Follow bool      // wait for new events; History ignores it
+	Colour bool      // for a terminal
 	// Now returns the calls in flight of the row, and what it waits for, in one line or "".
 	// History shows both while the row has no result. It is nil if nobody knows.
 	Now func(ctx context.Context) (calls []InFlight, waits string)

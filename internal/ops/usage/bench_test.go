@@ -19,8 +19,8 @@ var benchEvents = flag.Int("usage.events", 10000, "call events that BenchmarkRea
 // body is as long as a short prompt with its reply and the parameters around them.
 var body = fmt.Appendf(nil, `{"model":"small","messages":[{"role":"user","content":"%0400d"}]}`, 7)
 
-// BenchmarkBook adds the calls of a million rows, in turn of eight terms of ownership, and reports what the book then
-// holds.
+// BenchmarkBook adds the calls of a million rows, in turn of eight terms of ownership,
+// and reports what the book then holds.
 func BenchmarkBook(b *testing.B) {
 	const rows = 1 << 20
 	c := calls{stage: "stage", at: time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)}
@@ -45,8 +45,8 @@ func BenchmarkBook(b *testing.B) {
 	b.ReportMetric(float64(held-heap()), "B-held")
 }
 
-// BenchmarkRead reads the events of one call for each row from a stream in a file: one in ten is stored twice, the second
-// time a hundred rows later.
+// BenchmarkRead reads the events of one call for each row from a stream in a file: one in
+// ten is stored twice, the second time a hundred rows later.
 func BenchmarkRead(b *testing.B) {
 	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: b.TempDir(), NoListen: true}))(b)
 	defer srv.Stop()

@@ -95,7 +95,8 @@ func (f *fields) inRow(ctx context.Context, js jetstream.JetStream, stream strin
 	if at := x.get(seq); at != notFound || x.first <= seq && seq <= x.last {
 		return at, nil
 	}
-	m, err := streams.NextMessage(ctx, js.Conn(), stream, ">", seq) // it came since, or was called late
+	// The row came since, or was called late.
+	m, err := streams.NextMessage(ctx, js.Conn(), stream, ">", seq)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return notFound, nil
@@ -137,7 +138,8 @@ func (f *fields) inResult(ctx context.Context, js jetstream.JetStream, stage str
 // none.
 func (f *fields) each(ctx context.Context, js jetstream.JetStream, o stored.ReadOptions, add func(*jetstream.RawStreamMsg) error) error {
 	in, err := stored.Open(ctx, js, o)
-	if errors.Is(err, jetstream.ErrStreamNotFound) { // an error of add, whose stream is another, counts
+	// An error of add about a missing stream is about another one, and is returned below.
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
 	if err != nil {
@@ -150,7 +152,8 @@ func (f *fields) each(ctx context.Context, js jetstream.JetStream, o stored.Read
 // place returns the place of the member's value in the list of values. The value of a
 // string is its text, and any other value counts by its JSON.
 func (f *fields) place(body []byte) uint16 {
-	if !bytes.Contains(body, []byte(f.name)) && bytes.IndexByte(body, '\\') < 0 { // most rows without it, cheaply
+	// This tells most rows without the member cheaply.
+	if !bytes.Contains(body, []byte(f.name)) && bytes.IndexByte(body, '\\') < 0 {
 		return noValue
 	}
 	var members map[string]json.RawMessage

@@ -32,8 +32,8 @@ func readAll(b *stagetest.Bench, o Options, by ...Dimension) *Report {
 	return r.Report()
 }
 
-// The sums are those of the summaries that runs leave, events that are stored once more and owners that were killed
-// included.
+// The sums are those of the summaries that runs leave, events that are stored once more
+// and owners that were killed included.
 func TestSumsAreThoseOfTheRuns(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Rows(30, "rows.a")

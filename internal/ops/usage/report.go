@@ -50,7 +50,9 @@ type Group struct {
 	Provider *string `json:"provider,omitempty"`
 	Model    *string `json:"model,omitempty"`
 	Day      *string `json:"day,omitempty"` // 2006-01-02, in UTC
-	Field    *string `json:"-"`             // under the name of its dimension; empty where the rows have no such member
+	// Field is in the JSON under the name of its dimension. It is empty where the rows have
+	// no such member.
+	Field *string `json:"-"`
 	Numbers
 
 	key       group

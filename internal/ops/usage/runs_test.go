@@ -7,7 +7,8 @@ import (
 	"github.com/llm-stage/stage/auditlog"
 )
 
-// Two replicas that work side by side for half an hour, one of which is killed, and a run whose first event has expired.
+// Two replicas that work side by side for half an hour, one of which is killed, and a run
+// whose first event has expired.
 func TestPaceOfSeveralRuns(t *testing.T) {
 	start := time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)
 	head := func(run string, minute int) auditlog.Header {

@@ -67,7 +67,8 @@ func TestCallsAreCountedByTheirStatus(t *testing.T) {
 	if *n.PromptTokens != 28 || *n.CompletionTokens != 2 || *n.TotalTokens != 30 || *n.CachedTokens != 5 || *n.ReasoningTokens != 0 || n.CacheWriteTokens != nil {
 		t.Errorf("tokens %d+%d of %d, cached %d, reasoning %d", *n.PromptTokens, *n.CompletionTokens, *n.TotalTokens, *n.CachedTokens, *n.ReasoningTokens)
 	}
-	// The failure without usage and a status of its own costs nothing; that which was answered may have been billed.
+	// The failure without usage and a status of its own costs nothing; that which was
+	// answered may have been billed.
 	if n.CostUSD != nil || n.KnownCostUSD != 0.75 || n.UnpricedCalls != 3 {
 		t.Errorf("cost %v, known %v, unpriced %d; want unknown, 0.75 and 3", n.CostUSD, n.KnownCostUSD, n.UnpricedCalls)
 	}
@@ -106,7 +107,8 @@ func TestACallCountsOnceHoweverOftenItIsStored(t *testing.T) {
 	}
 }
 
-// What is remembered of calls is bounded whatever they are, and those of the generation before are known again.
+// What is remembered of calls is bounded whatever they are, and those of the generation
+// before are known again.
 func TestMemoryOfDoublesIsBounded(t *testing.T) {
 	for name, call := range map[string]func(c *auditlog.Call, n uint64){
 		"rows in a row":   func(c *auditlog.Call, n uint64) { c.Sequence = n },

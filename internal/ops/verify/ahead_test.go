@@ -162,7 +162,8 @@ func (l *drawnLog) verify(t *rapid.T) *partitionVerifier {
 	return v
 }
 
-// Verify finds a violation if and only if a message says something that is not true, or is in the wrong place.
+// Verify finds a violation if and only if a message says something that is not true, or
+// is in the wrong place.
 func TestVerifyTakesNoMarkOnTrust(t *testing.T) {
 	damaged := 0
 	rapid.Check(t, func(t *rapid.T) {

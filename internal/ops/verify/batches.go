@@ -38,16 +38,20 @@ type batchVerifier struct {
 	// auditLost and resultsLost say that messages of these streams are gone.
 	auditLost, resultsLost bool
 
-	records  map[string]*batchRecord // by token
-	closed   []string                // tokens of those that are over, oldest first
-	paid     map[int]*paidRows       // by partition
-	live     map[int]*seqset.Set     // by partition: rows that were called live
-	dropped  map[int]int             // by partition
-	unused   []unusedAnswers         // of batches
-	uncheck  int                     // batches that were not compared since events of the audit are gone
-	settling int                     // batches that ended a moment ago, so not all events of their calls are there
-	forgot   bool                    // a batch was dropped from records
-	usage    auditlog.UsageSum       // billed, of all batches
+	records map[string]*batchRecord // by token
+	closed  []string                // tokens of those that are over, oldest first
+	paid    map[int]*paidRows       // by partition
+	live    map[int]*seqset.Set     // by partition: rows that were called live
+	dropped map[int]int             // by partition
+	unused  []unusedAnswers         // of batches
+	// uncheck counts the batches that were not compared, since events of the audit are
+	// gone.
+	uncheck int
+	// settling counts the batches that ended a moment ago, so that not all events of their
+	// calls are there.
+	settling int
+	forgot   bool              // a batch was dropped from records
+	usage    auditlog.UsageSum // billed, of all batches
 	stats    verifiedBatches
 }
 
@@ -100,7 +104,9 @@ type verifiedBatches struct {
 	Missing       int `json:"missing"`
 	Foreign       int `json:"foreign"`
 	Dropped       int `json:"dropped"`
-	Unused        int `json:"unused"` // further answers without a call: their rows had gone live before a crash
+	// Unused counts further answers without a call. Their rows had gone live before a
+	// crash.
+	Unused int `json:"unused"`
 
 	// Calls counts the answers in the audit, each once, including answers that no row took.
 	// CallsAgain counts further events of the same answers.
@@ -257,7 +263,8 @@ func (v *batchVerifier) finish() {
 			v.stats.Doubled)
 	}
 	if st := &v.stats; v.usage.Reported == nil && !v.usage.Unpriced && st.Answered+st.Missing+st.Open+st.Undecided+st.Abandoned == 0 {
-		v.usage.Reported = &auditlog.Usage{CostUSD: new(float64)} // failed and lapsed lines are not billed
+		// Failed and lapsed lines are not billed.
+		v.usage.Reported = &auditlog.Usage{CostUSD: new(float64)}
 	}
 	if u := v.usage.Total(); u != nil {
 		v.stats.Tokens, v.stats.CostUSD = &u.TotalTokens, u.CostUSD

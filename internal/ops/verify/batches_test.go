@@ -11,8 +11,9 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// laneJob is a job of 20 rows: a batch t1 of all of them, which answers the first twelve, fails row 13 for a while and
-// expires with the others; then t2 with those, of which row 20 goes live and its answer is dropped.
+// laneJob is a job of 20 rows: a batch t1 of all of them, which answers the first twelve,
+// fails row 13 for a while and expires with the others; then t2 with those, of which row
+// 20 goes live and its answer is dropped.
 func laneJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
 	b.Rows(20, "rows.a")
@@ -83,7 +84,8 @@ func TestVerifyKnowsThatNothingWasBilled(t *testing.T) {
 	}
 }
 
-// A process was killed while it read the results of t1: the next one reads, and records, them once more.
+// A process was killed while it read the results of t1: the next one reads, and records,
+// them once more.
 func TestVerifyCountsAnAnswerReadTwiceOnce(t *testing.T) {
 	b := stagetest.NewBench(t, nil)
 	b.Rows(6, "rows.a")
@@ -287,8 +289,8 @@ func TestVerifyFindsWhatIsWrongWithBatches(t *testing.T) {
 	findsFaults(t, batchFaults, laneJob, verifyAll)
 }
 
-// An answer that no row took has a call of its own, and pays no row twice. Of one that an older stage dropped there is
-// none.
+// An answer that no row took has a call of its own, and pays no row twice. Of one that an
+// older stage dropped there is none.
 func TestAnswersThatNoRowTookAddUp(t *testing.T) {
 	usage := &auditlog.Usage{PromptTokens: 1, TotalTokens: 1, CostUSD: new(0.5)}
 	tests := []struct {

@@ -83,7 +83,8 @@ func (c *chainVerifier) result(h *verifiedRow) error {
 	l := link{at: h.At, row: h.Seq, kind: proof.Result}
 	if h.erased {
 		s := c.stones.at(h.At)
-		l.record, l.value, l.has = s.record, s.chain, s.chain != proof.Hash{} // of a version without a chain
+		// The tombstone of a result that a version without a chain has stored has no chain.
+		l.record, l.value, l.has = s.record, s.chain, s.chain != proof.Hash{}
 		c.stats.Erased++
 	} else {
 		body := proof.HashOf(h.Body)
@@ -128,11 +129,13 @@ func (c *chainVerifier) follow(l *link) (err error) {
 		c.bare = l.at
 		return nil
 	case c.at == 0 && begins && (first || l.kind == proof.Claim): // the beginning
-	case c.at == 0 && first && c.facts.resultsGone: // what it follows is gone, which is reported elsewhere
+	// What it follows is gone, which is reported elsewhere.
+	case c.at == 0 && first && c.facts.resultsGone:
 	case c.at == 0:
 		err = c.breaks(l, "does not begin the chain: it was altered, or messages before it are gone")
 	case l.value == c.value.Next(l.record):
-	case c.bare > c.at && begins && l.kind == proof.Claim: // as behind an older version, which is a violation already
+	// The chain begins again, as behind an older version, which is a violation already.
+	case c.bare > c.at && begins && l.kind == proof.Claim:
 	default:
 		err = c.breaks(l,
 			"does not follow message %d: one of them was altered, or another was between them",

@@ -383,7 +383,7 @@ func TestARootProvesWhatWasThereBefore(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		plant func(j *stagetest.Job)
-		want  string // empty: it is proven
+		want  string // or empty if it is proven
 	}{
 		{"the same log", func(j *stagetest.Job) { upTo(j, 15) }, ""},
 		{"a longer log", func(*stagetest.Job) {}, ""},
@@ -530,7 +530,8 @@ func TestAnErasureOfAnotherStageIsNoLoss(t *testing.T) {
 	}
 }
 
-// Whether the message before was deleted only the server knows. Where it does not say so, that is no answer.
+// Whether the message before was deleted only the server knows. Where it does not say so,
+// that is no answer.
 func TestAServerThatDoesNotAnswerIsNoVerdict(t *testing.T) {
 	for name, plant := range map[string]func(b *stagetest.Bench){
 		"a result deleted": func(b *stagetest.Bench) { remove(b, "RESULTS", 8) },

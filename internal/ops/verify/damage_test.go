@@ -93,8 +93,8 @@ func (d *damage) expect() expected {
 	return max(e, d.expectLog(log, was))
 }
 
-// unknowable reports whether a result was never written and nothing that is left names its row: the guarantee is about
-// rows that the input still holds.
+// unknowable reports whether a result was never written and nothing that is left names
+// its row: the guarantee is about rows that the input still holds.
 func (d *damage) unknowable(r *stored.ResultRow, log []stagetest.Step) bool {
 	last := uint64(0)
 	for _, s := range log {
@@ -122,7 +122,8 @@ func (d *damage) expectLog(log, was []stagetest.Step) expected {
 	return mayProve
 }
 
-// summary reports whether the audit still has the summary of a run, and its start, without which it is not compared.
+// summary reports whether the audit still has the summary of a run, and its start,
+// without which it is not compared.
 func (d *damage) summary(run string) bool {
 	phase := func(p auditlog.Phase) bool {
 		return d.has(func(e *auditlog.Event) bool { return e.Run != nil && e.RunID == run && e.Run.Phase == p })
@@ -203,8 +204,8 @@ func drawOrder(t *rapid.T, n int) (o stagetest.Order, rows []uint64) {
 	return o, rows
 }
 
-// Whatever is dropped, doubled, swapped or purged at random: a job that has lost evidence is never proven, an intact
-// one always is.
+// Whatever is dropped, doubled, swapped or purged at random: a job that has lost evidence
+// is never proven, an intact one always is.
 func TestVerifyProvesNothingThatIsDamaged(t *testing.T) {
 	counts := make(map[expected]int)
 	rapid.Check(t, func(t *rapid.T) {

@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// recordDrop stores the record of the results up to place 9, as an owner does before it purges them.
+// recordDrop stores the record of the results up to place 9, as an owner does before it
+// purges them.
 func recordDrop(b *stagetest.Bench, change func(*streams.Dropped)) {
 	b.T.Helper()
 	const at = 9

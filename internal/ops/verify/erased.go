@@ -63,7 +63,8 @@ func readErasures(ctx context.Context, s *store, report *Report, bounds []logBou
 				"message %d of the results stream, on %s: %v", m.Sequence, m.Subject, err)
 			return nil
 		}
-		if t.Sequence > bounds[number].at && m.Sequence <= lost.info.State.LastSeq { // an erasure leaves the end of the log
+		// An erasure leaves the end of the log.
+		if t.Sequence > bounds[number].at && m.Sequence <= lost.info.State.LastSeq {
 			report.violate(violationChain, number, t.Row,
 				"the tombstone of row %d is of message %d of the results stream, and the log "+
 					"ends at %d: its end is gone, or nobody has erased the row",

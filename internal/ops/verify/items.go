@@ -90,8 +90,10 @@ func (a *auditor) checkElements(h *verifiedRow, row *rowAudit) {
 				"row %d has a call for element %d, call %d of %s, with the state id of "+
 					"another one",
 				h.Seq, c.item, c.index, c.term.owner)
-		case c.term != h.term && !a.runs.sameArray(c.term.owner, h.term.owner): // one of the two terms fans out over another array, or over none
-		case c.item == wholeRow && c.term == h.term && !own: // the elements belong to a term with other settings
+		// One of the two terms fans out over another array, or over none.
+		case c.term != h.term && !a.runs.sameArray(c.term.owner, h.term.owner):
+		// The elements belong to a term with other settings.
+		case c.item == wholeRow && c.term == h.term && !own:
 		case c.item == wholeRow:
 			a.violate(violationItem, h.Seq,
 				"row %d has calls for single elements, and one for the whole row, call %d of "+

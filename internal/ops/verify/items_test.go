@@ -46,8 +46,8 @@ func sum(j *stagetest.Job, source string, skip func(*auditlog.Call) bool) {
 	nameEarlier(j, event, skip)
 }
 
-// nameEarlier has a row event name the calls of the earlier terms among those that it counts. A term has all calls for an
-// element.
+// nameEarlier has a row event name the calls of the earlier terms among those that it
+// counts. A term has all calls for an element.
 func nameEarlier(j *stagetest.Job, event *auditlog.Row, skip func(*auditlog.Call) bool) {
 	type element struct {
 		owner string
@@ -72,9 +72,10 @@ func nameEarlier(j *stagetest.Job, event *auditlog.Row, skip func(*auditlog.Call
 	}
 }
 
-// fanJob is a job of three rows with four elements each. The first is answered in one term. Of the second the first
-// process has answered and kept two elements, and paid for a third whose reply it took with it; the second process calls
-// for that one and the last. The third comes from the journal.
+// fanJob is a job of three rows with four elements each. The first is answered in one
+// term. Of the second the first process has answered and kept two elements, and paid for
+// a third whose reply it took with it; the second process calls for that one and the
+// last. The third comes from the journal.
 func fanJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
 	b.Cfg.Foreach.Field = "xs"
@@ -133,8 +134,8 @@ func TestVerifyAddsUpTheCallsOfElements(t *testing.T) {
 	}
 }
 
-// With another STAGE_FOREACH, or none, the calls of earlier terms are for the elements of another array: they were paid
-// for in vain, and prove nothing wrong.
+// With another STAGE_FOREACH, or none, the calls of earlier terms are for the elements of
+// another array: they were paid for in vain, and prove nothing wrong.
 func TestVerifyTakesTheCallsOfAnotherArrayForWhatTheyAre(t *testing.T) {
 	bench := stagetest.NewBench(t, nil)
 	for _, tt := range []struct {

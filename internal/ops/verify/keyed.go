@@ -271,7 +271,8 @@ func (v *logVerifier) inputAhead(seq uint64) error {
 // stored, and follows the low-water mark.
 func (v *logVerifier) checkAhead(m logMessage) error {
 	a := &v.ahead
-	if a.gone > 0 && m.Low > v.last { // the rows in between have their results in the part that was purged
+	// The rows in between have their results in the part that was purged.
+	if a.gone > 0 && m.Low > v.last {
 		v.last = m.Low
 		if err := v.inputAhead(v.last); err != nil {
 			return err

@@ -13,7 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The keys of rows 1 to 12, and an order of their results in which row 1 is slow: its key waits, and nobody else.
+// The keys of rows 1 to 12, and an order of their results in which row 1 is slow: its key
+// waits, and nobody else.
 var (
 	slowKeys = strings.Split("a b a b c c a b d a b c", " ")
 	slowRows = []uint64{2, 5, 4, 6, 9, 8, 1, 3, 11, 7, 12, 10}
@@ -32,7 +33,8 @@ func lose(j *stagetest.Job, seq uint64) {
 	j.Count()
 }
 
-// keep removes the results of all other rows, as if the process had been killed before it stored them.
+// keep removes the results of all other rows, as if the process had been killed before it
+// stored them.
 func keep(j *stagetest.Job, rows ...uint64) {
 	j.Steps = slices.DeleteFunc(j.Steps, func(s stagetest.Step) bool {
 		return s.Run != nil && s.Run.Phase == auditlog.PhaseEnd || s.Result != nil && !slices.Contains(rows, s.Result.Seq)
@@ -82,7 +84,8 @@ func TestVerifyProvesOtherOrders(t *testing.T) {
 	}
 }
 
-// faultsByKey are planted in a job in another order than the stream's; all violations that are found are of kinds.
+// faultsByKey are planted in a job in another order than the stream's; all violations
+// that are found are of kinds.
 var faultsByKey = []struct {
 	name  string
 	order stagetest.Order
@@ -324,7 +327,8 @@ func TestVerifyFollowsAChangeOfTheOrder(t *testing.T) {
 	}
 }
 
-// What was purged of a log in another order than the stream's is not missed, and what is left is checked in full.
+// What was purged of a log in another order than the stream's is not missed, and what is
+// left is checked in full.
 func TestVerifyChecksAPurgedLogByKey(t *testing.T) {
 	bench := stagetest.NewBench(t, nil)
 	for below := uint64(3); below <= 13; below++ {
@@ -404,8 +408,8 @@ func TestVerifyComparesKeysWithTheAudit(t *testing.T) {
 	}
 }
 
-// A row that waits for an earlier one of its key is older than the rows whose results come before its own, and so is its
-// audit: that may have expired, when theirs has not.
+// A row that waits for an earlier one of its key is older than the rows whose results
+// come before its own, and so is its audit: that may have expired, when theirs has not.
 func TestVerifyKnowsThatARowWhichWaitedIsOld(t *testing.T) {
 	keys := strings.Split("a a b b b b b b b b b b", " ")
 	j := newPureJobOf(stagetest.Order{Order: streams.OrderKey, Place: "subject.2", Keys: keys}, []uint64{3, 4, 5, 6, 1, 2, 7, 8, 9, 10, 11, 12}, 40*day, 3*day)
@@ -431,7 +435,8 @@ func TestVerifyKnowsThatARowWhichWaitedIsOld(t *testing.T) {
 	}
 }
 
-// By key, rows that one owner has called may be set aside by the next, while others pass: their events are held longer.
+// By key, rows that one owner has called may be set aside by the next, while others pass:
+// their events are held longer.
 func TestVerifyHoldsTheEventsOfRowsSetAside(t *testing.T) {
 	v := &verification{store: store{cfg: stagetest.Config(t, "STAGE_WINDOW", "100")}, runs: newRunVerifier()}
 	v.runs.run(&auditlog.Run{Header: auditlog.Header{RunID: "run1"}, Phase: auditlog.PhaseStart, Settings: map[string]string{"STAGE_WINDOW": "90"}})

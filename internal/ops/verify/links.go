@@ -77,8 +77,10 @@ type source struct {
 	values uint64     // of all members but the row's error, see valuesOf
 	// kept is values without the members that a success replaces, for each of
 	// [bodies.fields]. It is nil if the row has no member that a success replaces.
-	kept     []left
-	previews [2]uint64 // what an error without the row's members may quote of the row, see previewsOf
+	kept []left
+	// previews are what an error without the row's members may quote of the row, see
+	// previewsOf.
+	previews [2]uint64
 	body     uint64
 	subject  uint64
 	failed   bool // it is an error of a stage

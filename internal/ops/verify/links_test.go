@@ -36,8 +36,8 @@ func upstreamRow(seq uint64) *nats.Msg {
 	return m
 }
 
-// linkJob is a job of nine rows that are results of another stage. Row 2 has failed, row 5 was passed on, row 9 is row 2
-// again.
+// linkJob is a job of nine rows that are results of another stage. Row 2 has failed, row
+// 5 was passed on, row 9 is row 2 again.
 func linkJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
 	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(b.T)
@@ -195,8 +195,9 @@ func looseRow(seq uint64) *nats.Msg {
 	return m
 }
 
-// looseJob is a job of seven rows, of which no result holds a hash: 1 to 4 have empty arrays, 5 to 7 failed and there was
-// no room for the row. A loader could not read row 7, and what it put there is not the row's beginning.
+// looseJob is a job of seven rows, of which no result holds a hash: 1 to 4 have empty
+// arrays, 5 to 7 failed and there was no room for the row. A loader could not read row 7,
+// and what it put there is not the row's beginning.
 func looseJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
 	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(b.T)
@@ -280,7 +281,8 @@ func TestVerifyFindsFaultsOfLinksWithoutAHash(t *testing.T) {
 
 func TestVerifyFindsFaultsOfLinks(t *testing.T) { findsFaults(t, linkFaults, linkJob, verifyLinks) }
 
-// A success has all members of its row but those that it replaces, which only a row of no stage loses.
+// A success has all members of its row but those that it replaces, which only a row of no
+// stage loses.
 func TestVerifyKnowsTheMembersThatASuccessReplaces(t *testing.T) {
 	format := stagetest.Value(row.NewFormat("F", row.Provenance{}))(t)
 	for _, tt := range []struct {
@@ -337,7 +339,7 @@ func TestVerifyFindsACopyOfARowThatIsNone(t *testing.T) {
 	bench := stagetest.NewBench(t, nil)
 	for name, tt := range map[string]struct {
 		replaces string
-		origin   string // of the copy; empty: that of the original
+		origin   string // of the copy, by default the one of the original
 		want     string
 		code     int
 	}{
@@ -374,7 +376,8 @@ func TestVerifyTellsWhichRowsAreNoResultsOfTheStageBefore(t *testing.T) {
 	}
 }
 
-// A message that somebody else has published on a subject that the input matches, with the headers of a result.
+// A message that somebody else has published on a subject that the input matches, with
+// the headers of a result.
 func TestVerifyTellsARowBesideTheLogsOfTheStageBefore(t *testing.T) {
 	bench := stagetest.NewBench(t, nil)
 	for name, change := range map[string]func(m *nats.Msg){

@@ -34,7 +34,9 @@ type logVerifier struct {
 	nextClaim int
 	owner     string // of the last of them, or empty
 	epoch     int    // the input stream of that result, counted from 0; below epochs
-	purged    bool   // the log does not begin at its beginning: rows up to base are not expected to have a result
+	// purged says that the beginning of the log is gone. Rows up to base are not expected
+	// to have a result then.
+	purged bool
 	epochRows
 	order   logOrder
 	changes []string // of the order
@@ -43,10 +45,12 @@ type logVerifier struct {
 // logFacts is what is known of a log before its first message is read. It does not change.
 type logFacts struct {
 	name, stream string // of the stage, and its input stream
-	epochs       int    // input streams that the claims name, at least 1; the last is the one that is there now
-	bound        uint64 // rows above are pending
-	logEnd       uint64 // last message of the log, or 0
-	resultsGone  bool   // messages of the results stream were removed
+	// epochs counts the input streams that the claims name, at least 1. The last is the one
+	// that is there now.
+	epochs      int
+	bound       uint64 // rows above are pending
+	logEnd      uint64 // last message of the log, or 0
+	resultsGone bool   // messages of the results stream were removed
 	// anchor is where the log goes on behind dropped results, or nil if none were dropped.
 	anchor *anchor
 	// recorded is the end of results whose drop is recorded and not purged yet, or nil.
@@ -87,14 +91,18 @@ func (in *inputRows) upTo(seq uint64, f func(*stored.InputRow)) (err error) {
 type epochRows struct {
 	// base <= last: results up to base were removed. A result below last is out of order.
 	base, last uint64
-	mark       uint64 // row of the last result or claim, as the next claim must name it; last, if all are in order
+	// mark is the row of the last result or claim, which the next claim must name. If all
+	// are in order it is last.
+	mark uint64
 	// Each row of the input that was compared is either in seen or in missing. A row in
 	// audited has events, and may be in missing as well or get its result later, out of
 	// order.
 	seen    seqset.Set // rows with a result
 	missing seqset.Set // rows of the input that were passed by without a result
 	audited seqset.Set // rows of the audit that were passed by without a result
-	failed  seqset.Set // rows whose last result so far is an error; for a replacement, the row that it replaces
+	// failed has the rows whose last result so far is an error. A replacement counts for
+	// the row that it replaces.
+	failed seqset.Set
 	// Where results are not in stream order, mark is the low-water mark, last is the latest
 	// row that has a result, and rows above the mark are in ahead instead of missing.
 	// pendingAhead of these rows have no result in the end.
@@ -105,10 +113,12 @@ type epochRows struct {
 // verifiedRow is a result on its way through the check.
 type verifiedRow struct {
 	*stored.ResultRow
-	key     rowKey
-	term    *auditTerm // of its owner
-	late    bool       // it came after the result of a later row, so its events may have been dropped
-	inInput bool       // the input still has its row
+	key  rowKey
+	term *auditTerm // of its owner
+	// late says that it came after the result of a later row. Its events may have been
+	// dropped then.
+	late    bool
+	inInput bool // the input still has its row
 	// source is its row as the input has it, and made is the row as the result shows it.
 	// Either is nil if it is not known or no bodies are read.
 	source *source

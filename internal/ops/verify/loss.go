@@ -13,12 +13,14 @@ import (
 // its settings can have removed. By age or by a limit a stream loses only its beginning.
 // Anything else was removed by a person or by acks.
 type streamLoss struct {
-	info    *jetstream.StreamInfo // nil means that the stream does not exist
-	front   uint64                // messages that are gone from its beginning
-	inside  int                   // messages that are gone after its first one
-	oldest  time.Time             // when its first message was stored
-	gone    time.Time             // messages stored from then on are all there, or zero if all are
-	expired time.Time             // messages stored before then can have expired, or zero if none can
+	info   *jetstream.StreamInfo // nil means that the stream does not exist
+	front  uint64                // messages that are gone from its beginning
+	inside int                   // messages that are gone after its first one
+	oldest time.Time             // when its first message was stored
+	gone   time.Time             // messages stored from then on are all there, or zero if all are
+	// expired is the time before which messages were stored that can have expired, or zero
+	// if none can.
+	expired time.Time
 
 	// recreated is set when the stream is younger than the results that its messages were
 	// stored before: an earlier stream of its name was deleted, perhaps while a process
@@ -55,7 +57,8 @@ func lossOf(info *jetstream.StreamInfo) streamLoss {
 		l.expired = later(l.expired, l.oldest)
 	}
 	if !l.expired.IsZero() {
-		l.expired = l.expired.Add(auditSlack) // events go before their result, and some while the others are read
+		// Events go before their result, and some while the others are read.
+		l.expired = l.expired.Add(auditSlack)
 	}
 	l.gone = l.goneOf(l.inside > 0)
 	return l

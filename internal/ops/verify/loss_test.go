@@ -37,7 +37,8 @@ func isRun(run string, phase auditlog.Phase) func(pureEvent) bool {
 	return func(m pureEvent) bool { return m.is.Run != nil && m.is.RunID == run && m.is.Run.Phase == phase }
 }
 
-// unwritten removes messages as if they had never been stored: the later ones have the sequences of those before.
+// unwritten removes messages as if they had never been stored: the later ones have the
+// sequences of those before.
 func unwritten[T any](s *pureStream[T], match func(pureMessage[T]) bool) {
 	before := uint64(0)
 	for i := range s.msgs {
@@ -52,9 +53,9 @@ func unwritten[T any](s *pureStream[T], match func(pureMessage[T]) bool) {
 
 const day = 24 * time.Hour
 
-// What can be missing, from where and why, and what is reported. The results of row 1 to 10 are of run1, of 11 to 20 of
-// run2. A young job ran an hour ago, an old one began 40 days ago with two days for each row, an ancient one 400 days
-// ago.
+// What can be missing, from where and why, and what is reported. The results of row 1 to
+// 10 are of run1, of 11 to 20 of run2. A young job ran an hour ago, an old one began 40
+// days ago with two days for each row, an ancient one 400 days ago.
 func TestVerifyKnowsWhatIsMissingAndWhy(t *testing.T) {
 	const young, old, ancient = time.Hour, 40 * day, 400 * day
 	for _, tt := range []struct {

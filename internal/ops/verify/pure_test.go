@@ -61,8 +61,8 @@ type pureJob struct {
 
 const pureMaxAge = 720 * time.Hour
 
-// newPureJob returns a job of n rows that began ago before now and took each for a row: a second process takes over in
-// the middle; both leave their summaries.
+// newPureJob returns a job of n rows that began ago before now and took each for a row: a
+// second process takes over in the middle; both leave their summaries.
 func newPureJob(n int, ago, each time.Duration) *pureJob {
 	rows := make([]uint64, n)
 	for i := range rows {

@@ -12,7 +12,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// recreate deletes the stream with its first n messages, and creates it again a moment before the next.
+// recreate deletes the stream with its first n messages, and creates it again a moment
+// before the next.
 func (s *pureStream[T]) recreate(n int) {
 	s.created = s.msgs[n-1].stored.Add(time.Microsecond)
 	s.msgs = s.msgs[n:]
@@ -22,8 +23,9 @@ func (s *pureStream[T]) recreate(n int) {
 	s.last -= uint64(n) //nolint:gosec // few
 }
 
-// An operator deletes the audit stream while the stage runs, and creates it again: at no moment of a job does that
-// become a violation, and once a call or row event is gone nothing is proven.
+// An operator deletes the audit stream while the stage runs, and creates it again: at no
+// moment of a job does that become a violation, and once a call or row event is gone
+// nothing is proven.
 func TestVerifyAccusesNobodyAfterTheAuditWasCreatedAgain(t *testing.T) {
 	rows := []uint64{1, 4, 2, 3, 6, 5, 8, 7}
 	for name, job := range map[string]func() *pureJob{
@@ -90,8 +92,8 @@ func TestVerifyFindsWhatIsWrongInAnAuditThatWasCreatedAgain(t *testing.T) {
 	}
 }
 
-// The same on a server, with batches: the intent, the submission, calls, or the end of a batch may be in the stream that
-// is gone.
+// The same on a server, with batches: the intent, the submission, calls, or the end of a
+// batch may be in the stream that is gone.
 func TestVerifyAccusesNoBatchAfterTheAuditWasCreatedAgain(t *testing.T) {
 	bench := stagetest.NewBench(t, nil)
 	for _, share := range []float64{.05, .3, .5, .7, .95} {
@@ -112,8 +114,8 @@ func TestVerifyAccusesNoBatchAfterTheAuditWasCreatedAgain(t *testing.T) {
 	}
 }
 
-// A process that runs while the results stream is created again answers all rows once more: its summary counts the
-// results of both streams.
+// A process that runs while the results stream is created again answers all rows once
+// more: its summary counts the results of both streams.
 func TestVerifyAccusesNobodyAfterTheResultsWereCreatedAgain(t *testing.T) {
 	j := newPureJob(8, time.Hour, time.Second)
 	j.results.msgs, j.results.last, j.audit.msgs, j.audit.last = nil, 0, nil, 0
@@ -146,8 +148,9 @@ func TestVerifyAccusesNobodyAfterTheResultsWereCreatedAgain(t *testing.T) {
 	}
 }
 
-// A row at the head may wait while the whole window behind it is answered. How large that was is in the start of the
-// process: where that is gone, the setting of the reader says nothing about it.
+// A row at the head may wait while the whole window behind it is answered. How large that
+// was is in the start of the process: where that is gone, the setting of the reader says
+// nothing about it.
 func TestVerifyWaitsForTheLargestWindowWhereTheStartIsGone(t *testing.T) {
 	for name, remove := range map[string]func(j *pureJob){
 		"purged":        func(j *pureJob) { j.audit.purge(1) },

@@ -102,9 +102,12 @@ type verifiedPartition struct {
 // verifiedAudit sums the call events.
 type verifiedAudit struct {
 	Calls           uint64 `json:"calls"`
-	CapacityRetries uint64 `json:"capacity_retries"`     // of Calls
-	Elsewhere       uint64 `json:"calls_without_result"` // part of Calls: their term ended before the result, or their row is pending
-	Batched         uint64 `json:"calls_of_batches"`     // part of Calls: batched requests, which have no rows
+	CapacityRetries uint64 `json:"capacity_retries"` // of Calls
+	// Elsewhere counts those of Calls whose term ended before the result, or whose row is
+	// pending.
+	Elsewhere uint64 `json:"calls_without_result"`
+	// Batched counts those of Calls that were for batched requests, which have no rows.
+	Batched uint64 `json:"calls_of_batches"`
 
 	// Tokens and CostUSD sum up all Calls. Each is null if it is unknown.
 	Tokens  *int64   `json:"tokens"`

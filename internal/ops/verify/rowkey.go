@@ -53,7 +53,9 @@ func keyOfResult(place string, r *stored.ResultRow) (key string, ok bool) {
 	}
 	key, ok = keyOf(place, r.Subject, r.Header)
 	if strings.HasPrefix(place, "header.") && r.Key != nil && key != *r.Key && isHash(*r.Key) {
-		return "", false // a value with white space around it, or a line break in it, is passed on without
+		// A value with white space around it, or a line break in it, is passed on without
+		// these.
+		return "", false
 	}
 	return key, ok
 }

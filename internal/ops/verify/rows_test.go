@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// sharedJob is a job whose calls serve several rows each: one for rows 1 to 6 is refused for one of its texts, and its
-// halves are answered.
+// sharedJob is a job whose calls serve several rows each: one for rows 1 to 6 is refused
+// for one of its texts, and its halves are answered.
 func sharedJob(b *stagetest.Bench) *stagetest.Job {
 	b.T.Helper()
 	const owner = "run1.a"

@@ -16,11 +16,13 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// slowGroup is how many rows pass while the first of them waits, slowBlock how many are in the window meanwhile.
+// slowGroup is how many rows pass while the first of them waits, slowBlock how many are
+// in the window meanwhile.
 const slowGroup, slowBlock = 60_000, 1000
 
-// slowJob is a generatedJob whose results are in order by key, with a key of its own for each row. The rows of each block
-// finish in a drawn order, and the first row of each group after all others of it, a call for each block later.
+// slowJob is a generatedJob whose results are in order by key, with a key of its own for
+// each row. The rows of each block finish in a drawn order, and the first row of each
+// group after all others of it, a call for each block later.
 type slowJob struct {
 	generatedJob
 
@@ -85,8 +87,8 @@ func (g *slowJob) input() (stored.InputRow, error) {
 
 func subjectOf(seq uint64) string { return "rows." + strconv.FormatUint(seq, 10) }
 
-// events yields the events of the rows: the calls of a block, then the row events in the order of the results, and a call
-// of the slow row with each block.
+// events yields the events of the rows: the calls of a block, then the row events in the
+// order of the results, and a call of the slow row with each block.
 func (g *slowJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
 	tb.Helper()
 	head := auditlog.Header{Time: time.Unix(1, 0), RunID: "run1", Stage: "stage"}
@@ -135,8 +137,8 @@ func (g *slowJob) generated() *generated {
 	}
 }
 
-// A row that waits while sixty thousand others pass costs no more than these, however many rows and keys there are. Its
-// events are not taken for missing, nor are theirs.
+// A row that waits while sixty thousand others pass costs no more than these, however
+// many rows and keys there are. Its events are not taken for missing, nor are theirs.
 func TestVerifyHoldsTheSpanOfRowsOnly(t *testing.T) {
 	for _, tt := range []struct {
 		name       string

@@ -19,7 +19,7 @@ type generatedJob struct {
 	next, passed uint64
 	lost         uint64 // a row without a result
 	term         string
-	mixed        int  // rows whose events come in a drawn order; 0: 1000
+	mixed        int  // rows whose events come in a drawn order, 1000 by default
 	lane         bool // calls are answers of batches
 }
 
@@ -43,8 +43,8 @@ func (g *generatedJob) input() (stored.InputRow, error) {
 	return stored.InputRow{Seq: g.passed}, nil
 }
 
-// events yields the events of the rows, some at a time in a drawn order, as a pool or a batch completes them. Each is
-// valid until the next one: the verifier keeps none.
+// events yields the events of the rows, some at a time in a drawn order, as a pool or a
+// batch completes them. Each is valid until the next one: the verifier keeps none.
 func (g *generatedJob) events(tb testing.TB, handle func(*auditlog.Event) error) {
 	tb.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -69,8 +69,8 @@ func (g *generatedJob) events(tb testing.TB, handle func(*auditlog.Event) error)
 	}
 }
 
-// Whatever is wrong with many rows, the memory to find it does not grow with them: a hundred thousand rows take as much as
-// a fifth of them, which a short run has.
+// Whatever is wrong with many rows, the memory to find it does not grow with them: a
+// hundred thousand rows take as much as a fifth of them, which a short run has.
 func TestVerifyHoldsAWindowOfRowsOnly(t *testing.T) {
 	rows := uint64(100_000 / stagetest.Stride(5)) //nolint:gosec // not negative
 	all := int(rows)                              //nolint:gosec // small
@@ -117,8 +117,8 @@ type generated struct {
 	batches int
 }
 
-// verifyGenerated verifies a job without the events that drop selects, and fails the test where the heap grows by more
-// than most bytes.
+// verifyGenerated verifies a job without the events that drop selects, and fails the test
+// where the heap grows by more than most bytes.
 func verifyGenerated(t *testing.T, g *generated, drop func(*auditlog.Event) bool, most uint64) (*Report, *partitionVerifier) {
 	t.Helper()
 	const window = 1024

@@ -46,7 +46,8 @@ func compareUsage(sum auditlog.UsageSum, reported *auditlog.Usage) *usageDiffere
 		}
 	}
 	a, b := calls.CostUSD, reported.CostUSD
-	if (a == nil) != (b == nil) || a != nil && math.Abs(*a-*b) > 1e-9+1e-9*math.Abs(*a) { // sums in another order
+	// Sums that were added in another order differ by so little.
+	if (a == nil) != (b == nil) || a != nil && math.Abs(*a-*b) > 1e-9+1e-9*math.Abs(*a) {
 		return &usageDifference{violationCost, fmt.Sprintf("cost in USD %s in the call events, %s", cost.Format(calls), cost.Format(reported))}
 	}
 	return nil

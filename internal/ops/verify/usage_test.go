@@ -8,8 +8,8 @@ import (
 	"github.com/llm-stage/stage/internal/cost"
 )
 
-// TestSumsOfEveryKindOfTokenAreCompared: events of versions that did not record writes to a cache have none on either
-// side.
+// TestSumsOfEveryKindOfTokenAreCompared: events of versions that did not record writes to
+// a cache have none on either side.
 func TestSumsOfEveryKindOfTokenAreCompared(t *testing.T) {
 	full := func() *auditlog.Usage {
 		return &auditlog.Usage{
@@ -40,8 +40,9 @@ func TestSumsOfEveryKindOfTokenAreCompared(t *testing.T) {
 	}
 }
 
-// TestACallOfUnknownCostMakesTheSumUnknown: the sum of a row, of the run and of a model, and what verify expects of them.
-// Events of older versions have the sum of the other calls; any other number is wrong.
+// TestACallOfUnknownCostMakesTheSumUnknown: the sum of a row, of the run and of a model,
+// and what verify expects of them. Events of older versions have the sum of the other
+// calls; any other number is wrong.
 func TestACallOfUnknownCostMakesTheSumUnknown(t *testing.T) {
 	priced := auditlog.Call{Status: auditlog.CallSuccess, StatusCode: 200, Usage: &auditlog.Usage{PromptTokens: 2, TotalTokens: 2, CostUSD: new(0.25)}}
 	for name, test := range map[string]struct {

@@ -290,7 +290,8 @@ func TestVerifyFollowsARowThroughTerms(t *testing.T) {
 	j.Start("run1")
 	j.Claim("run1.a", 0)
 	j.Answer("run1.a", 1)
-	// Row 2 was called and its process lost the partition; row 3 was even ready. Nothing of it is in the results.
+	// Row 2 was called and its process lost the partition; row 3 was even ready. Nothing
+	// of it is in the results.
 	j.Call("run1.a", 2, 0, auditlog.CallCapacityRetry)
 	j.Call("run1.a", 3, 0, auditlog.CallSuccess)
 	j.Row("run1.a", 3, 0, auditlog.SourceCall)
@@ -298,7 +299,8 @@ func TestVerifyFollowsARowThroughTerms(t *testing.T) {
 	j.Start("run2")
 	j.Claim("run2.a", 1)
 	j.Answer("run2.a", 2)
-	// The first process has the partition again, and still the reply to row 3 in its hands; row 4 was called in both.
+	// The first process has the partition again, and still the reply to row 3 in its
+	// hands; row 4 was called in both.
 	j.Claim("run1.b", 2)
 	j.Row("run1.b", 3, 0, auditlog.SourceCall)
 	j.Result("run1.b", 3)

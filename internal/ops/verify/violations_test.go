@@ -9,8 +9,8 @@ import (
 	"github.com/llm-stage/stage/internal/stagetest"
 )
 
-// checks is all that verify checks, as docs/verify.md lists it. A violation of each kind is planted by
-// TestVerifyFindsPlantedFaults.
+// checks is all that verify checks, as docs/verify.md lists it. A violation of each kind
+// is planted by TestVerifyFindsPlantedFaults.
 var checks = []struct {
 	kind  violationKind
 	means string

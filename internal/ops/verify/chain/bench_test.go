@@ -24,8 +24,9 @@ import (
 
 var rows = flag.Int("rows", 10_000, "rows of the chain that is verified")
 
-// BenchmarkAChain verifies a finished chain of two stages, whose streams are files of a server in the same process: rows
-// of 200 bytes, one call each. peak-MiB is the largest heap that was seen above the one before, with that of the server.
+// BenchmarkAChain verifies a finished chain of two stages, whose streams are files of a
+// server in the same process: rows of 200 bytes, one call each. peak-MiB is the largest
+// heap that was seen above the one before, with that of the server.
 func BenchmarkAChain(b *testing.B) {
 	srv := stagetest.Value(natsd.Start(natsd.Config{Dir: b.TempDir(), NoListen: true}))(b)
 	b.Cleanup(srv.Stop)
@@ -104,8 +105,8 @@ func (s *store) chain(n int) {
 	s.stage("reduce", "RESULTS", "results.map.0.rows", "map", made, n, format)
 }
 
-// stage stores the rows of a stage, unless they are there, its results and its audit. It returns the sequence of the first
-// result; nil: there is none yet.
+// stage stores the rows of a stage, unless they are there, its results and its audit. It
+// returns the sequence of the first result, or nil if there is none yet.
 func (s *store) stage(name, stream, subject, before string, first *uint64, n int, format *row.Format) *uint64 {
 	now := time.Now()
 	head := func(p auditlog.Partition) auditlog.Header {

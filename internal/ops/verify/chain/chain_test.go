@@ -24,11 +24,11 @@ func TestMain(m *testing.M) { stagetest.Main(m) }
 // stage is one of a chain that a test stores.
 type stage struct {
 	name, stream, subject string
-	answered              int // rows; 0: all
+	answered              int // rows, or 0 for all
 	plant                 func(s *stage, j *stagetest.Job)
-	results               string // stream; empty: RESULTS
+	results               string // stream, RESULTS by default
 	partition             int
-	audit                 string // subject; empty: audit
+	audit                 string // subject, audit by default
 }
 
 // text is what a message of stage "stage" is for this one.
@@ -94,7 +94,8 @@ func (s *stage) store(b *stagetest.Bench) {
 	}
 }
 
-// newChain stores rows and what stages made of them: a of the rows, b of a's results, c of b's. change may change them.
+// newChain stores rows and what stages made of them: a of the rows, b of a's results, c
+// of b's. change may change them.
 func newChain(t *testing.T, change func(stages []*stage)) *stagetest.Bench {
 	t.Helper()
 	b := stagetest.NewBench(t, nil)

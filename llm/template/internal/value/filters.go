@@ -70,7 +70,8 @@ func filterFormat(r *Run, s string, args []any) (any, error) {
 
 // countWords counts runs of letters, digits and underscores.
 func countWords(s string) (n int64) {
-	for range strings.FieldsFuncSeq(s, func(c rune) bool { return c != '_' && !isAlnum(c) }) { // allocates none of them
+	// The sequence allocates none of the words.
+	for range strings.FieldsFuncSeq(s, func(c rune) bool { return c != '_' && !isAlnum(c) }) {
 		n++
 	}
 	return n

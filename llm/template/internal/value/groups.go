@@ -47,7 +47,8 @@ func (r *Run) uniqueKey(v any) (string, error) {
 		case n.f == 0: // -0.0 too
 			return "n0", nil
 		case n.f == math.Trunc(n.f) && !math.IsInf(n.f, 0):
-			return "n" + strconv.FormatFloat(n.f+0, 'f', 0, 64), r.Spend(StepCost) // + 0 turns -0.0 into 0
+			// Adding 0 turns -0.0 into 0.
+			return "n" + strconv.FormatFloat(n.f+0, 'f', 0, 64), r.Spend(StepCost)
 		}
 		return "n" + strconv.FormatFloat(n.f, 'g', -1, 64), nil
 	}

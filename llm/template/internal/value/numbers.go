@@ -40,7 +40,9 @@ func number(v any) (n numeric, ok bool) {
 	case float64:
 		return numeric{f: v}, true
 	case json.Number:
-		if len(v) > MaxDigits+1 { // not parsed: a loop may compare an integer of a million digits as often
+		// Such a number is not parsed: a loop may compare an integer of a million digits a
+		// million times.
+		if len(v) > MaxDigits+1 {
 			n.f = math.Inf(1)
 			if v[0] == '-' {
 				n.f = math.Inf(-1)
@@ -307,7 +309,8 @@ func (r *Run) powInt(a, b numeric) (any, error) {
 	switch {
 	case base.BitLen() > 1 && b.f*float64(base.BitLen()-1) > maxIntegerBits:
 		return nil, errOverflow
-	case base.BitLen() <= 1 && b.f > 0: // for -1, 0 and 1 it only matters whether the exponent is odd
+	// For -1, 0 and 1 it only matters whether the exponent is odd.
+	case base.BitLen() <= 1 && b.f > 0:
 		exponent = 2 - int64(b.bigInt().Bit(0))
 	}
 	z := new(big.Int).Exp(base, big.NewInt(exponent), nil)

@@ -35,7 +35,8 @@ func (w *writer) percentFormat(format string, values any) {
 				w.fail("%%(%.30s needs a name in brackets and a mapping", name)
 				return
 			}
-			rest, args = after, []any{w.item(values, name, "%("+name+")")} // as in Python, no directive without a name can follow
+			// As in Python, no directive without a name can follow.
+			rest, args = after, []any{w.item(values, name, "%("+name+")")}
 		}
 		format, args = w.directive(rest, args)
 	}

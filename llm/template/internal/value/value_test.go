@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// An integer too large to compute with costs no work, so its digits must not be read, not even to validate them.
+// An integer too large to compute with costs no work, so its digits must not be read, not
+// even to validate them.
 func TestTooLargeIntegersAreNotParsed(t *testing.T) {
 	for digits, want := range map[string]float64{"9" + strings.Repeat("x", MaxDigits+1): math.Inf(1), "-9" + strings.Repeat("x", MaxDigits): math.Inf(-1)} {
 		if n, ok := number(json.Number(digits)); !ok || n.isInt || n.f != want {
