@@ -1,9 +1,9 @@
 // Package jobs finds the jobs on files below a data directory, with their size and state,
 // and removes them.
 //
-// A directory that holds job.json is a job: [List] and [Find]. How its last run ended is in
-// its [Record], and what that leaves open its store says: [Job.Judge]. Package job writes
-// both.
+// A directory that holds job.json is a job, which [List] and [Find] find. Its [Record] says
+// how its last run ended. Where that is not enough, [Job.Judge] takes the counts of its
+// store. Package job writes job.json, the record and the store.
 package jobs
 
 import (

@@ -3,8 +3,7 @@
 //
 // It renders the prompts as a stage does. [DryRun] prints the first prompts of a job, with
 // an estimate of its tokens, cost and duration. [Try] prints the prompts of several
-// templates side by side. Neither needs a key, and nothing is stored. Package answers uses
-// [Input] and [Prompt].
+// templates side by side. Neither needs a key, and nothing is stored.
 package preview
 
 import (
