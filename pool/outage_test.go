@@ -358,6 +358,46 @@ func TestJobsFailWhenAnOutageHoldsThemTooLong(t *testing.T) {
 	})
 }
 
+// waited is a job that has waited elsewhere before it enters the pool.
+type waited struct{ since time.Time }
+
+func (w waited) Traits() pool.Traits { return pool.Traits{Arrived: w.since} }
+
+// Jobs that wait for room outside of the pool are held by an outage as long as those inside.
+func TestJobsThatWaitForRoomFailAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const jobs = 100
+		room := make(chan struct{}, 1)
+		cfg := pool.Config{Size: 4, OutageHold: 10 * time.Second, OnRoom: func() {
+			select {
+			case room <- struct{}{}:
+			default:
+			}
+		}}
+		p := running(t, cfg, func(context.Context, waited, pool.Attempt) (struct{}, pool.Verdict) { return struct{}{}, refused })
+		began := time.Now()
+		failed := make(chan time.Duration, jobs)
+		for added := 0; added < jobs; {
+			for ; added < jobs && p.Room() > 0; added++ {
+				if err := p.Add(waited{began}, func(r pool.Result[waited, struct{}]) {
+					if !errors.Is(r.Err, pool.ErrOutage) {
+						t.Errorf("got %v", r.Err)
+					}
+					failed <- time.Since(began)
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-room
+		}
+		for range jobs {
+			if after := <-failed; after < 10*time.Second || after > 12*time.Second {
+				t.Errorf("a job failed after %v", after)
+			}
+		}
+	})
+}
+
 // The wait that an unhealthy server asked of a job ends with the outage.
 func TestAWaitThatASickServerAskedForEndsWithTheOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -288,7 +288,11 @@ func (s *scheduler) outageBegan(at int) {
 	s.showPause()
 }
 
-// failOverdue fails the jobs that an outage has held for Config.OutageHold.
+// failOverdue fails the jobs that an outage has held for Config.OutageHold. It looks once
+// in lookEvery, and at once where a job has come: while jobs wait there is room for a
+// sixteenth of the slots only, so the others wait where they come from. If they came in a
+// second apart, a pool of 16 would fail one of them a second, however long they have
+// waited.
 func (s *scheduler) failOverdue() {
 	if s.cfg.OutageHold == 0 || s.pauses.halted() {
 		return

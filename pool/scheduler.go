@@ -129,6 +129,9 @@ func (s *scheduler) takeUp(in *intake) {
 	if in.probe {
 		s.probeNow()
 	}
+	if in.jobs.head != nil {
+		s.route.servers[0].checked = time.Time{} // a new job may have waited elsewhere, see failOverdue
+	}
 	for in.jobs.head != nil {
 		t := in.jobs.pop()
 		t.att.Queued = s.tick
