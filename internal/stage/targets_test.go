@@ -136,3 +136,16 @@ func TestErrorsOfAFallbackNameItsVariables(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Some servers leave the model out of their replies.
+func TestTheModelOfAReplyThatNamesNoneIsThatOfTheRequest(t *testing.T) {
+	stagetest.Virtual(t, func(t *testing.T) {
+		reply := llmtest.Step{Body: `{"choices":[{"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}]}`}
+		l := newLab(t, llmtest.Config{Script: llmtest.Steps(reply)}, map[string]string{"STAGE_LLM_MODEL": "asked"})
+		l.load("q")
+		l.work(1, nil)
+		if r := l.results()[0]; r.Text != "yes" || r.Model != "asked" {
+			t.Errorf("got %+v", r)
+		}
+	})
+}
