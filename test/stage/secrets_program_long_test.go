@@ -61,7 +61,7 @@ var spellings = []struct {
 }
 
 // echo is an LLM that repeats what it was sent, in all spellings and in all places of a reply. The kinds of replies
-// alternate: ten failures in a row would be an outage, and no row would succeed.
+// alternate: five failures in a row would be an outage, and no row would succeed.
 func echo(c llmtest.Call) *llmtest.Step {
 	const kinds = 6
 	var body struct {
