@@ -12,10 +12,10 @@ import (
 // one that fails half of them.
 //
 // Failures are in a row if no call between them, in the order in which they went, got
-// through, however far apart in time they are. A call has got through when it has succeeded, or when it is in flight for
-// twice as long as failures take. Where failures are quick, several calls may have gone
-// at the same moment, of which some have failed and the others will succeed: so the
-// decision waits until those in flight are that old.
+// through, however far apart in time they are. A call has got through when it has
+// succeeded, or when it is in flight for twice as long as failures take. Where failures
+// are quick, several calls may have gone at the same moment, of which some have failed and
+// the others will succeed: so the decision waits until those in flight are that old.
 //
 // Where nothing listens at the first server, and it has had no success, one failure is an
 // outage.
