@@ -62,7 +62,8 @@ func (b *connBound) note(c net.Conn, state http.ConnState) {
 }
 
 // dropIdle closes the connection that has been idle longest and reports whether there was
-// one. The lock is held, so that none is closed once its request is noted.
+// one. The lock is held. Without it, the server could note that the connection has become
+// active between the choice and the close, and a request would be cut off.
 func (b *connBound) dropIdle() bool {
 	if len(b.idle) == 0 {
 		return false

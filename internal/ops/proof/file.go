@@ -62,8 +62,8 @@ func (e *Event) hash() (Hash, error) {
 	return *e.Recorded, nil
 }
 
-// isFor reports whether a call may have been for an element. A call of which only the hash
-// is left may have been for any.
+// isFor reports whether a call may have been for an element. A call with only its hash
+// left may have been for any.
 func (e *Event) isFor(item int) bool {
 	var call struct {
 		Item  *int  `json:"item"`

@@ -57,20 +57,18 @@ type Report struct {
 	// be.
 	Published int `json:"published"`
 	Failed    int `json:"failed"` // failed results with a reason of the options
-	// Before counts those of Failed that were redriven before, or by another redrive
-	// meanwhile.
+	// Before counts results that were redriven before, or by another redrive meanwhile.
 	Before int `json:"before"`
-	Gone   int `json:"gone"` // of Failed: the row is no longer in the input
-	// TooLarge counts those of Failed whose row never fitted into a message, or does not
-	// fit with what a redrive adds.
+	Gone   int `json:"gone"` // results whose row is no longer in the input
+	// TooLarge counts results whose row never fitted into a message, or does not fit with
+	// what a redrive adds.
 	TooLarge int `json:"too_large"`
-	// Upstream counts those of Failed whose row was an error of an earlier stage.
+	// Upstream counts results whose row was an error of an earlier stage.
 	Upstream int `json:"upstream"`
-	// Erased counts those of Failed whose row `stage erase` has removed. Their reason is
-	// unknown.
+	// Erased counts results whose row `stage erase` has removed. Their reason is unknown.
 	Erased int `json:"erased"`
-	// Unsure counts those of Failed whose row an interrupted redrive may have published,
-	// where the input deletes rows.
+	// Unsure counts results whose row an interrupted redrive may have published, where the
+	// input deletes rows.
 	Unsure  int            `json:"unsure"`
 	Reasons map[string]int `json:"reasons"` // all failed results by reason
 

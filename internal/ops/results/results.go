@@ -1,5 +1,6 @@
 // Package results prints stored results: all of a stage or some, partition by partition
-// or as they come.
+// or as they come. selection.go finds which are printed, and meta.go describes a result
+// beside its body.
 package results
 
 import (

@@ -103,10 +103,10 @@ type verifiedPartition struct {
 type verifiedAudit struct {
 	Calls           uint64 `json:"calls"`
 	CapacityRetries uint64 `json:"capacity_retries"` // of Calls
-	// Elsewhere counts those of Calls whose term ended before the result, or whose row is
+	// Elsewhere counts the calls whose term ended before the result, or whose row is
 	// pending.
 	Elsewhere uint64 `json:"calls_without_result"`
-	// Batched counts those of Calls that were for batched requests, which have no rows.
+	// Batched counts the calls for batched requests, which have no rows.
 	Batched uint64 `json:"calls_of_batches"`
 
 	// Tokens and CostUSD sum up all Calls. Each is null if it is unknown.
