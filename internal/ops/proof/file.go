@@ -324,7 +324,8 @@ func (c *Checked) root(roots []Root) error {
 		return nil
 	}
 	if !slices.Contains(roots, c.File.Root) {
-		return errors.New("its root is none of those that were given: make the proof with stage prove --root FILE and the same file")
+		return errors.New("its root is none of those that were given: it was altered, or the proof leads to another one: " +
+			"make it with stage prove --root FILE and the same file")
 	}
 	c.Kept = true
 	return nil
