@@ -56,8 +56,8 @@ type Config struct {
 	ProbeInterval time.Duration
 	// OutageHold is how long an outage may hold a job before it fails with an error that
 	// wraps [ErrOutage] and the latest one of the server; it counts from the job's
-	// arrival (see [Traits]) or the start of the outage, whichever is later. 0 means no
-	// limit.
+	// arrival (see [Traits]), the start of the outage or the end of a halt (see
+	// [Pool.Halt]), whichever is latest. 0 means no limit.
 	OutageHold time.Duration
 	// Rand draws the jitter, uniform in [0, 1). It is called from one goroutine. The
 	// default is the generator of math/rand/v2.

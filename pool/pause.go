@@ -62,7 +62,8 @@ type Pause struct {
 //
 // The zero value holds nothing.
 type pauses struct {
-	halt Pause // of kind Operator; the zero value if there is none
+	halt      Pause     // of kind Operator; the zero value if there is none
+	continued time.Time // when the last halt ended
 
 	breaker health.Breaker // the pool's own
 	kind    PauseKind      // what opened the breaker; NotPaused while it is closed
@@ -203,9 +204,10 @@ type haltOrder struct{ why error }
 
 // Halt holds all jobs and refuses single attempts until [Pool.Continue], and returns at
 // once. Calls in flight go on, and their jobs wait where another attempt is needed.
-// Nothing probes, deadlines stand still, and an outage fails no job meanwhile. Why is the
-// error of the pause, of kind [Operator], that Stats reports. A pool that is halted stays
-// so, with the error that it has.
+// Nothing probes, deadlines stand still, and an outage fails no job meanwhile:
+// Config.OutageHold counts anew when the halt is over. Why is the error of the pause, of
+// kind [Operator], that Stats reports. A pool that is halted stays so, with the error that
+// it has.
 func (p *Pool[In, Out]) Halt(why error) { p.sched.inbox.steer(&haltOrder{why}) }
 
 // Continue ends what [Pool.Halt] began, and has a pool that is paused for another reason
@@ -237,9 +239,7 @@ func (s *scheduler) setHalt(why error) {
 	switch {
 	case why == nil:
 		if s.pauses.halted() {
-			for i := range s.route.servers { // a row that an outage has held for long gets the probe that goes now
-				s.route.servers[i].checked = s.tick
-			}
+			s.pauses.continued = s.tick
 		}
 		s.pauses.halt = Pause{}
 		s.probeNow()
@@ -307,6 +307,7 @@ func (s *scheduler) failOverdue() {
 			continue
 		}
 		v.checked = s.tick
+		since = later(since, s.pauses.continued) // until then no probe could show that the outage was over
 		over := func(t *task) bool {
 			return t.Server() == i && s.tick.Sub(later(since, t.arrived)) >= s.cfg.OutageHold
 		}
