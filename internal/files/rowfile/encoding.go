@@ -104,8 +104,9 @@ func looksUTF32(text []byte, highest, next int) bool {
 // little, since tables exported from a database have single ones:
 //
 //   - In UTF-16, the end of a line is a character of its own, 0A 00. If the sample has no
-//     line feed, the first character must be one of ASCII, such as a bracket or the first
-//     letter of a name.
+//     such end, the first character must be one of ASCII, such as a bracket or the first
+//     letter of a name. Then a byte of a line feed is half of a character, such as 上, in a
+//     sample that is not valid in UTF-8, and else the end of a line in UTF-8.
 //   - In UTF-16, two letters or digits of ASCII side by side would be one Chinese character.
 //     A text of such characters is hardly ever valid in UTF-8. So a valid text with such a
 //     pair is UTF-8.
@@ -123,7 +124,8 @@ func looksUTF16(text []byte, low, high int) bool {
 	if lineEnds > 0 {
 		return true
 	}
-	return len(text) >= 2 && text[high] == 0 && text[low] > 0 && text[low] < utf8.RuneSelf && bytes.IndexByte(text, '\n') < 0
+	ascii := len(text) >= 2 && text[high] == 0 && text[low] > 0 && text[low] < utf8.RuneSelf
+	return ascii && (!valid || bytes.IndexByte(text, '\n') < 0)
 }
 
 // validStart reports whether a text is valid UTF-8, but for a last character that may be

@@ -25,7 +25,7 @@ func encoded(text string, order binary.AppendByteOrder, bits int) string {
 func TestOtherEncodingsAreRefusedByName(t *testing.T) {
 	texts := []string{
 		"id,text\n1,a\n", "id,text\r\n1,a\r\n", "{\"id\":1}\n{\"id\":2}\n", "[{\"id\":1}]", "имя,текст\nа,б\n", "名前,感想\n一,上\n",
-		"नाम;पाठ\nक;ख\n", "\"שם\"\n", "语\n上\n", "下,上\n一,a\n", "emoji,x\n😀,1\n", "a",
+		"नाम;पाठ\nक;ख\n", "\"שם\"\n", "语\n上\n", "下,上\n一,a\n", "emoji,x\n😀,1\n", "a", "[{\"t\":\"上é\"}]",
 	}
 	for _, text := range texts {
 		for _, e := range []struct {
