@@ -26,7 +26,6 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -212,16 +211,13 @@ func (o *Options) check(
 	if err != nil {
 		return nil, config.Invalid(err)
 	}
-	if o.Summary != "" { // found out before anything is paid for
-		if _, err := os.Stat(filepath.Dir(o.Summary)); err != nil {
-			return nil, config.Invalid(fmt.Errorf("--summary %s: %w", o.Summary, err))
-		}
-	}
-
 	dir := filepath.Join(cfg.Data.Dir, name)
 	out, err := newOutput(stdio.Out, o.Out, input, dir, cfg.Prompt.ResponseField, o.Force)
 	if err != nil {
 		return nil, config.Invalid(fmt.Errorf("-o %s: %w", o.Out, err))
+	}
+	if err := checkSummary(o.Summary, input, out); err != nil {
+		return nil, config.Invalid(fmt.Errorf("--summary %s: %w", o.Summary, err))
 	}
 
 	prompt, err := executor.LoadPrompt(cfg)

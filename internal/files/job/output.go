@@ -64,6 +64,10 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 	if path == "" || path == "-" {
 		return &output{special: stdout}, nil
 	}
+	switch ext := filepath.Ext(path); strings.ToLower(ext) {
+	case ".gz", ".zst", ".xz", ".bz2", ".zip":
+		return nil, fmt.Errorf("results are not compressed: leave %s out", ext)
+	}
 	if err := checkOut(path, input); err != nil {
 		return nil, err
 	}
@@ -97,12 +101,8 @@ func newOutput(stdout io.Writer, path, input, dir, field string, force bool) (*o
 	return o, err
 }
 
-// checkOut reports why results can't go to a file, before anything is started.
+// checkOut reports why a job can't write a file, before anything is started.
 func checkOut(path, input string) error {
-	switch ext := filepath.Ext(path); strings.ToLower(ext) {
-	case ".gz", ".zst", ".xz", ".bz2", ".zip":
-		return fmt.Errorf("results are not compressed: leave %s out", ext)
-	}
 	if dir, err := os.Stat(filepath.Dir(path)); err != nil {
 		return err
 	} else if !dir.IsDir() {

@@ -326,3 +326,24 @@ func TestResultsAreWrittenAsAWhole(t *testing.T) {
 	}
 	stagetest.Must(t, out.Flush())
 }
+
+// The file of a summary is replaced at the end, whatever it holds.
+func TestASummaryReplacesNeitherTheInputNorTheResults(t *testing.T) {
+	b := newOutputBench(t)
+	dir := filepath.Dir(b.path)
+	input, link := filepath.Join(dir, "in.jsonl"), filepath.Join(dir, "link")
+	stagetest.Must(t, os.WriteFile(input, []byte("{}\n"), 0o600))
+	stagetest.Must(t, os.Symlink(b.path, link))
+	out := stagetest.Value(b.check())(t)
+	for path, want := range map[string]string{
+		input: "that is the input", b.path: "that is the file of -o", link: "that is the file of -o", dir: "that is a directory",
+		filepath.Join(dir, "none", "s.json"): "no such file",
+	} {
+		if err := checkSummary(path, input, out); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+	for _, path := range []string{"", filepath.Join(dir, "s.json")} {
+		stagetest.Must(t, checkSummary(path, input, out))
+	}
+}

@@ -2,8 +2,10 @@ package job
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/llm-stage/stage/auditlog"
@@ -35,6 +37,21 @@ type runSummary struct {
 	TotalTokens      *int64   `json:"total_tokens"`
 	CostUSD          *float64 `json:"cost_usd"`
 	KnownCostUSD     float64  `json:"known_cost_usd"`
+}
+
+// checkSummary reports why the summary can't go to a file, before anything is paid for.
+func checkSummary(path, input string, results *output) error {
+	if path == "" {
+		return nil
+	}
+	if err := checkOut(path, input); err != nil {
+		return err
+	}
+	at, err := filepath.Abs(resolveLinks(path))
+	if err == nil && at == results.path {
+		return errors.New("that is the file of -o: name another one")
+	}
+	return err
 }
 
 // writeSummary writes the summary into a file. The file takes the place of an earlier one
