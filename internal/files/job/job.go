@@ -129,7 +129,7 @@ func Process(
 	}
 	site.Stage.Log.Info("started", slog.String("job", j.dir),
 		slog.String("dashboard", site.HTTP.Start(hard, site.Stage.Log, site.Stage)))
-	if err := j.out.open(); err != nil {
+	if err := j.out.open(soft); err != nil {
 		return err
 	}
 	p := j.pipeline(site.Stage, stdio.Err, o)

@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -175,12 +176,13 @@ func isDevice(path string) bool {
 	return strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/")
 }
 
-// open makes the output ready for the results. The caller must close it.
-func (o *output) open() error {
+// open makes the output ready for the results. The caller must close it. ctx bounds the
+// wait for the reader of a named pipe.
+func (o *output) open(ctx context.Context) error {
 	if o.device != "" {
-		f, err := os.OpenFile(o.device, os.O_WRONLY|os.O_APPEND, 0)
+		f, err := openDevice(ctx, o.device)
 		if err != nil {
-			return config.Invalid(fmt.Errorf("-o %w", err))
+			return err
 		}
 		o.special, o.file = f, f
 	}
@@ -197,6 +199,29 @@ func (o *output) open() error {
 		return config.Invalid(fmt.Errorf("-o %w", err))
 	}
 	return nil
+}
+
+// openDevice opens a device or a named pipe, which waits for a reader. The error is the
+// cause of ctx if that ends first.
+func openDevice(ctx context.Context, path string) (*os.File, error) {
+	type outcome struct {
+		file *os.File
+		err  error
+	}
+	opened := make(chan outcome, 1)
+	go func() { // ends with the process if nobody ever reads
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+		opened <- outcome{f, err}
+	}()
+	select {
+	case o := <-opened:
+		if o.err != nil {
+			return nil, config.Invalid(fmt.Errorf("-o %w", o.err))
+		}
+		return o.file, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // writer returns where the results are written: whole lines at a time.

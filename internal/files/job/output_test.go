@@ -3,6 +3,7 @@ package job
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/csv"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,7 +44,7 @@ func (b *outputBench) open() *output {
 	b.t.Helper()
 	o, err := b.check()
 	if err == nil {
-		err = o.open()
+		err = o.open(b.t.Context())
 	}
 	if err != nil {
 		b.t.Fatal(err)
@@ -200,7 +202,7 @@ func TestAFileThatAppearsMeanwhileIsLeftAlone(t *testing.T) {
 	b := newOutputBench(t)
 	o := stagetest.Value(b.check())(t)
 	stagetest.Must(t, os.WriteFile(b.path, []byte("mine\n"), 0o600))
-	if err := o.open(); err == nil || !strings.Contains(err.Error(), "another program") {
+	if err := o.open(t.Context()); err == nil || !strings.Contains(err.Error(), "another program") {
 		t.Errorf("opened: %v", err)
 	}
 	b.holds("mine\n")
@@ -346,4 +348,20 @@ func TestASummaryReplacesNeitherTheInputNorTheResults(t *testing.T) {
 	for _, path := range []string{"", filepath.Join(dir, "s.json")} {
 		stagetest.Must(t, checkSummary(path, input, out))
 	}
+}
+
+func TestTheWaitForTheReaderOfANamedPipeEnds(t *testing.T) {
+	b := newOutputBench(t)
+	stagetest.Must(t, syscall.Mkfifo(b.path, 0o600))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	opened := make(chan error, 1)
+	out := stagetest.Value(b.check())(t)
+	go func() { opened <- out.open(ctx) }()
+	cause := errors.New("stopped")
+	cancel(cause)
+	if err := <-opened; !errors.Is(err, cause) {
+		t.Errorf("got %v, want the cause of the stop", err)
+	}
+	reader := stagetest.Value(os.OpenFile(b.path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t) // so that the goroutine ends
+	t.Cleanup(func() { stagetest.Must(t, reader.Close()) })
 }
