@@ -233,7 +233,7 @@ const processRows = 100_000
 // a job waits for the disk, which the loop does not, and a disk may be twice as fast on
 // another day.
 func gateProcess(ctx context.Context, s *site) ([]float64, error) {
-	f, err := s.turns(ctx, named("whole", 20_000), "dh")
+	f, err := s.turns(ctx, named("whole", 60_000), "dh")
 	if err != nil {
 		return nil, err
 	}
