@@ -156,7 +156,7 @@ func TestTheChaosOfTheDemoIsSurvivedAndProven(t *testing.T) {
 }
 
 // A Ctrl-C reaches the replicas, too: the terminal signals its whole group of processes. A
-// SIGKILL, such as that of a system short of memory, leaves the demo no time to end them.
+// SIGKILL, which a system short of memory sends, leaves the demo no time to end them.
 func TestNoProcessOfTheDemoOutlivesIt(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -56,7 +56,7 @@ func scriptNATS(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// importOptions are those of a server whose user is in an account without JetStream. The
+// importOptions configure a server whose user is in an account without JetStream. The
 // account imports the API of one that has it, and the subjects that a stage publishes on.
 func importOptions(ts *testscript.TestScript, plain *server.Options) *server.Options {
 	var exports, imports strings.Builder

@@ -24,7 +24,7 @@ import (
 )
 
 // newResultsCommand makes stage results, which prints stored results: once, one partition
-// after the other, or with --follow those of all partitions as they are stored.
+// after the other, or with --follow of all partitions as they are stored.
 func newResultsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "results",

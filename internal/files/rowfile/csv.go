@@ -84,6 +84,9 @@ func (r *Reader) nextCSV() (Row, error) {
 // readHeader reads the names of the columns. Each problem of them ends the file.
 func (r *Reader) readHeader() error {
 	rec, err := r.readRecord()
+	for err == nil && len(rec.ends) == 1 && len(bytes.Trim(rec.data, whiteSpace)) == 0 && !rec.overflow {
+		rec, err = r.readRecord() // a line of spaces names no column
+	}
 	if errors.Is(err, io.EOF) {
 		return &Error{Line: 1, Problem: "the file is empty: a CSV file begins with a line that names its columns"}
 	}

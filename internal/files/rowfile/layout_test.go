@@ -96,6 +96,13 @@ func TestRowsOfAnArray(t *testing.T) {
 	}
 }
 
+func TestALineOfSpacesIsNoHeader(t *testing.T) {
+	for _, layout := range []Layout{{}, {Format: FormatCSV}, {Format: FormatCSV, Strict: true}} {
+		checkRows(t, layout, "\n  \n id,text\n1,a\n", []string{`4 {" id":"1","text":"a"}`})
+	}
+	checkRows(t, Layout{Format: FormatCSV}, " \n", []string{"END line 1: the file is empty: a CSV file begins with a line that names its columns"})
+}
+
 func TestAFormatThatIsNotSaidIsRecognised(t *testing.T) {
 	for _, tt := range []struct {
 		name, in, layout string
@@ -113,7 +120,6 @@ func TestAFormatThatIsNotSaidIsRecognised(t *testing.T) {
 		{"CSV whose lines end in CR alone", "id,text\r1,one\r", "", []string{"END " + errNotRows.Problem}},
 		{"rows that are strings", "\"a\"\n\"b\"\n", "jsonl", []string{`1 "a"`, `2 "b"`}},
 		{"CSV", "id,text\n1,\"one\ntwo\"\n2\n", "csv", []string{`2 {"id":"1","text":"one` + `\n` + `two"}`, "FAULT line 4: 1 column, the header has 2"}},
-		{"CSV behind blank lines", "\n  \n id,text\n1,a\n", "csv", []string{`4 {" id":"1","text":"a"}`}},
 		{"CSV with quotes around names", "\"id\",\"text, long\"\r\n1,2\r\n", "csv", []string{`2 {"id":"1","text, long":"2"}`}},
 		{"CSV with a quote within a value", "id,text\n1,TV 24\"\n", "csv", []string{`2 {"id":"1","text":"TV 24\""}`}},
 		{"tabs", "id\ttext\n1\ta, b\n", "csv delimiter=tab", []string{`2 {"id":"1","text":"a, b"}`}},

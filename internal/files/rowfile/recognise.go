@@ -44,9 +44,6 @@ func (r *Reader) recognise() error {
 		if layout.Format != "" || err != nil {
 			r.maySpread = layout.Format == FormatJSONL
 			r.layout = layout
-			if layout.Format == FormatCSV {
-				r.skipBlankLines(text)
-			}
 			return err
 		}
 		_, err = r.in.Peek(min(r.in.Buffered()+1, rowBufferBytes))
@@ -56,15 +53,6 @@ func (r *Reader) recognise() error {
 		text, _ = r.in.Peek(r.in.Buffered()) // all that came with that byte
 		ended = err != nil || len(text) == rowBufferBytes
 	}
-}
-
-// skipBlankLines skips the lines of white space that text, the next of the file, begins
-// with. The format was recognised without them, and a line of spaces would be the header.
-func (r *Reader) skipBlankLines(text []byte) {
-	blank := text[:len(text)-len(bytes.TrimLeft(text, whiteSpace))]
-	n := bytes.LastIndexByte(blank, '\n') + 1
-	r.line += int64(bytes.Count(blank[:n], []byte("\n")))
-	_, _ = r.in.Discard(n) // it is in the buffer
 }
 
 // decide returns the layout of a file that begins with text. The layout has no format if
